@@ -1,0 +1,21 @@
+"""The one kind of error that CIRCLE raises for what a user can mend."""
+
+from __future__ import annotations
+
+from sklearn.exceptions import NotFittedError
+
+
+class CircleError(ValueError):
+    """Bad input, said in one line: which file or value, and what was expected.
+
+    The command line prints the message and nothing else; in Python it is an ordinary ``ValueError``, which is
+    what scikit-learn's tools expect of a rejected batch.
+    """
+
+
+class NotLearnedError(CircleError, NotFittedError):
+    """A prediction was asked of a model that has not learned anything yet."""
+
+
+class UnreadableImageError(CircleError):
+    """One image cannot be used (broken, too large, not an image); the others may be fine."""
