@@ -1,0 +1,60 @@
+"""The only file that factorises a matrix."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from circle.errors import CircleError
+
+logger = logging.getLogger(__name__)
+
+JITTER_START = 1e-6
+JITTER_TRIES = 6
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Cholesky factor ``L`` of a symmetric positive definite matrix, and what it took to get it."""
+
+    lower: Tensor
+    jitter: float
+    tries: int
+
+    def solve(self, right: Tensor) -> Tensor:
+        """``x`` in ``L L^T x = right``; shapes [D, D] and [D, K] give [D, K]."""
+        return torch.cholesky_solve(right, self.lower)
+
+
+def cholesky(matrix: Tensor) -> Factor:
+    """Factorise a symmetric float64 matrix [D, D], of which only the lower triangle is read.
+
+    If it is not positive definite to working precision, ``jitter = eps * trace / D`` is added to the diagonal,
+    with eps from 1e-6 growing tenfold at most six times; every try is logged and counted, so that nothing is
+    mended silently. The argument is overwritten where jitter was needed.
+    """
+    size = matrix.shape[0]
+    if not bool(torch.isfinite(matrix.diagonal()).all()):
+        raise CircleError("the covariance is not finite: the statistics are damaged")
+    lower, info = torch.linalg.cholesky_ex(matrix)
+    if not int(info):
+        return Factor(lower, 0.0, 0)
+    unit = float(matrix.diagonal().mean()) or 1.0
+    added = 0.0
+    for attempt in range(1, JITTER_TRIES + 1):
+        jitter = JITTER_START * 10 ** (attempt - 1) * unit
+        matrix.diagonal().add_(jitter - added)
+        added = jitter
+        lower, info = torch.linalg.cholesky_ex(matrix)
+        logger.warning("covariance [%d, %d] not positive definite: jitter %.3g, try %d", size, size, jitter, attempt)
+        if not int(info):
+            return Factor(lower, jitter, attempt)
+    raise CircleError(f"covariance [{size}, {size}] is not positive definite even with jitter {added:.3g}: raise ridge")
+
+
+def spectral_radius(matrix: Tensor) -> float:
+    """Largest modulus of the eigenvalues of a square matrix [r, r], in float64."""
+    return float(torch.linalg.eigvals(matrix.to(torch.float64)).abs().max()) if matrix.numel() else 0.0

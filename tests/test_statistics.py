@@ -1,0 +1,151 @@
+"""Algebra of the statistics; every comparison is ``==``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from circle.errors import CircleError
+from circle.statistics import STRIP, TILE, Statistics
+
+
+def features(count: int, size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(-127, 128, (count, size), generator=torch.Generator().manual_seed(seed)).to(torch.int8)
+
+
+def learned(values: torch.Tensor, labels: list, batch: int | None = None) -> Statistics:
+    statistics = Statistics(values.shape[1])
+    step = batch or max(1, len(values))
+    for start in range(0, len(values), step):
+        statistics.update(values[start : start + step], labels[start : start + step])
+    return statistics
+
+
+def test_sums_are_those_of_integer_arithmetic() -> None:
+    size = STRIP + 70  # more than one strip, the last one ragged
+    values, labels = features(TILE + 300, size), [index % 5 for index in range(TILE + 300)]
+    statistics = learned(values, labels)
+    whole = values.numpy().astype(np.int64)
+    assert np.array_equal(statistics.second_moment().numpy(), (whole.T @ whole).astype(np.float64))
+    for row, label in enumerate(statistics.classes):
+        mine = whole[np.array(labels) == label]
+        assert np.array_equal(statistics.sums[row].numpy(), mine.sum(0).astype(np.float64))
+        assert int(statistics.counts[row]) == len(mine)
+
+
+def test_extreme_values_stay_exact() -> None:
+    """A full tile of the largest products is the worst case of the float32 argument."""
+    values = torch.full((TILE, 3), 127, dtype=torch.int8)
+    values[::2, 1] = -127
+    statistics = learned(torch.cat([values] * 3), ["a"] * 3 * TILE)
+    assert statistics.second_moment()[0].tolist() == [3 * TILE * 127**2, 0, 3 * TILE * 127**2]
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1024])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_order_batch_size_and_threads_do_not_matter(batch: int, threads: int) -> None:
+    values, labels = features(1500, 40), [index % 7 for index in range(1500)]
+    reference = learned(values, labels)
+    torch.set_num_threads(threads)
+    order = torch.randperm(1500, generator=torch.Generator().manual_seed(batch))
+    assert learned(values[order], [labels[i] for i in order], batch) == reference
+
+
+@given(
+    labels=st.lists(st.sampled_from("abcd"), min_size=2, max_size=40),
+    cut=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_algebra(labels: list[str], cut: float, seed: int) -> None:
+    values = features(len(labels), 6, seed)
+    middle = round(cut * len(labels))
+    first, second = learned(values[:middle], labels[:middle]), learned(values[middle:], labels[middle:])
+    whole = learned(values, labels)
+    nothing = Statistics(6)
+    assert first + second == whole
+    assert second + first == whole
+    assert whole - second == first
+    assert whole - first == second
+    assert whole + nothing == whole
+    assert whole - whole == nothing
+    assert (first + second) + whole == first + (second + whole)
+
+
+@given(labels=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=30), seed=st.integers(0, 1000))
+def test_parts_make_the_whole_again(labels: list[int], seed: int) -> None:
+    whole = learned(features(len(labels), 5, seed), labels)
+    again = Statistics.from_parts(whole.classes, whole.counts, whole.sums, whole.triangle())
+    assert again == whole
+    again.update(features(1, 5, seed + 1), [9])
+    assert again != whole
+
+
+def test_parts_of_several_strips() -> None:
+    whole = learned(features(30, STRIP * 2 + 9), ["x"] * 30)
+    again = Statistics.from_parts(whole.classes, whole.counts, whole.sums, whole.triangle())
+    assert again == whole
+    assert torch.equal(again.second_moment(), whole.second_moment())
+
+
+def test_the_buffer_does_not_show() -> None:
+    """Samples wait for a full tile before they are multiplied; no reading may miss them."""
+    values = features(3, 4)
+    statistics = learned(values[:2], ["a", "b"])
+    statistics.update(values[2:], ["b"])
+    assert statistics.samples == 3
+    assert statistics.counts.tolist() == [1, 2]
+    copied = statistics.copy()
+    copied.update(values[:1], ["a"])
+    assert statistics.samples == 3
+
+
+def test_a_removed_class_leaves_its_scatter() -> None:
+    values, labels = features(90, 8), ["a", "b", "c"] * 30
+    statistics = learned(values, labels)
+    statistics.remove("b")
+    kept = {label: values[index::3].double() for index, label in enumerate("abc")}
+    scatter = sum((part - part.mean(0)).T @ (part - part.mean(0)) for part in kept.values())
+    pooled = statistics.second_moment() - sum(kept[c].sum(0).outer(kept[c].sum(0)) / 30 for c in "ac")
+    assert statistics.classes == ["a", "c"]
+    assert statistics.degrees_of_freedom == 90 - 3
+    assert float((pooled - scatter).abs().max()) <= 0.5 + 1e-6
+    assert torch.equal(statistics.second_moment(), statistics.second_moment().round())
+
+
+def test_subtracting_what_was_not_learned_is_refused() -> None:
+    statistics = learned(features(4, 3), ["a", "a", "b", "b"])
+    before = statistics.copy()
+    with pytest.raises(CircleError, match="never learned"):
+        statistics - learned(features(1, 3), ["z"])
+    with pytest.raises(CircleError, match="more samples"):
+        statistics - learned(features(3, 3), ["a"] * 3)
+    with pytest.raises(CircleError, match="not the samples"):
+        statistics - learned(features(2, 3, seed=9), ["a"] * 2)
+    assert statistics == before
+
+
+def test_rejected_updates_change_nothing() -> None:
+    statistics = learned(features(2, 3), ["a", "b"])
+    before = statistics.copy()
+    for values, labels, words in [
+        (features(2, 4), ["a", "b"], "shape"),
+        (features(2, 3).float(), ["a", "b"], "float32"),
+        (features(2, 3), ["a"], "1 labels for 2 images"),
+        (features(2, 3), ["a", 1], "mixed types"),
+        (features(1, 3), [1], "mixed types"),
+    ]:
+        with pytest.raises(CircleError, match=words):
+            statistics.update(values, labels)
+        assert statistics == before
+
+
+def test_float_statistics_are_close() -> None:
+    values = features(50, 6)
+    exact, rounded = learned(values, ["a"] * 50), Statistics(6, exact=False)
+    rounded.update(values.float(), ["a"] * 50)
+    assert torch.allclose(exact.second_moment(), rounded.second_moment())
+    with pytest.raises(CircleError, match="do not combine"):
+        exact + rounded
