@@ -1,0 +1,109 @@
+"""What every extractor is: a frozen module, fully determined by its config, the image shape and a seed."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from circle import parallel
+from circle.config import Config
+from circle.registry import entry
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """Channels, height and width of the images an extractor takes."""
+
+    channels: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Numbers that a model uses: trained, drawn once and stored, or drawn anew from the seed when needed."""
+
+    learnable: int = 0
+    fixed: int = 0
+    generated: int = 0
+
+    def __add__(self, other: ParameterCount) -> ParameterCount:
+        return ParameterCount(
+            self.learnable + other.learnable, self.fixed + other.fixed, self.generated + other.generated
+        )
+
+
+class Extractor(nn.Module, ABC):
+    """Base of all extractors: z = phi(x).
+
+    ``forward`` takes float32 images [B, C, H, W] in [0, 1] and returns features [B, size]. It never sees a
+    statistic of the data, and the features of an image do not depend, to the last bit, on the batch it comes in.
+    """
+
+    size: int
+    #: Kernels for very small batches add in another order; :func:`extract` never calls forward with fewer images.
+    minimum_batch: int = 2
+    #: Images per call that stay in cache; more are cut into tiles of this many.
+    tile: int = 32
+
+    def __init__(self, config: Config, shape: ImageShape, seed: int) -> None:
+        super().__init__()
+        self.config = config
+        self.shape = shape
+        self.seed = seed
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def parameter_count(self) -> ParameterCount: ...
+
+    def features(self, images: Tensor) -> Tensor:
+        """Features of any number of images, [N, size], in cache-sized tiles."""
+        return extract([self], images)[0]
+
+
+def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
+    """Features [N, size] of the same images from several extractors, shared out over the cores tile by tile."""
+    results = [images.new_empty(len(images), extractor.size) for extractor in extractors]
+
+    def job(extractor: Extractor, result: Tensor, start: int) -> None:
+        # Inference mode belongs to a thread, so every job enters it.
+        with torch.inference_mode():
+            tile = images[start : start + extractor.tile]
+            count = len(tile)
+            if count < extractor.minimum_batch:
+                filler = tile[:1].expand(extractor.minimum_batch - count, -1, -1, -1)
+                tile = torch.cat([tile, filler])
+            result[start : start + count] = extractor(tile)[:count]
+
+    parallel.run(
+        [
+            partial(job, extractor, result, start)
+            for extractor, result in zip(extractors, results, strict=True)
+            for start in range(0, len(images), extractor.tile)
+        ]
+    )
+    return results
+
+
+def build_extractor(config: Config, shape: ImageShape, seed: int) -> Extractor:
+    """The registered extractor that a config describes, its weights drawn from the seed."""
+    return entry("extractor", config.name).part(config, shape, seed)
+
+
+def kaiming_uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator, slope: float = 0.01) -> Tensor:
+    """Uniform on +-sqrt(6 / ((1 + slope^2) fan_in)), which keeps the variance through a leaky ReLU."""
+    bound = math.sqrt(6.0 / ((1.0 + slope * slope) * fan_in))
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+
+def frozen(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Keep a fixed weight in a module: it moves with ``.to(device)``, is not trained and not saved."""
+    module.register_buffer(name, tensor, persistent=False)

@@ -1,0 +1,101 @@
+"""One BiRC2D layer: four fixed reservoirs that scan a map of vectors in four directions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from circle import linalg
+from circle.extractors.base import frozen, kaiming_uniform
+
+DIRECTIONS = 4
+
+
+class ReservoirLayer(nn.Module):
+    """Maps [B, H, W, inputs] to [B, H, W, 4 width].
+
+    Each direction d has its own W_in and W and runs along every row or column:
+
+        h_t = (1 - a) h_{t-1} + a leaky_relu(W_in x_t + W h_{t-1}),    h_0 = 0
+
+    The directions are left to right, right to left, top to bottom, bottom to top; the four states at a location
+    are concatenated. W is sparse and rescaled to the spectral radius.
+    """
+
+    weight_in: Tensor  # [inputs, 4 width]
+    recurrent: Tensor  # [4, width, width], transposed
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        generator: torch.Generator,
+        *,
+        leak: float,
+        slope: float,
+        sparsity: float,
+        radius: float,
+        zero_mean_inputs: bool,
+    ) -> None:
+        super().__init__()
+        self.width, self.leak, self.slope = width, leak, slope
+        weight_in = kaiming_uniform((DIRECTIONS * width, inputs), inputs, generator, slope)
+        if zero_mean_inputs and inputs > 1:
+            weight_in -= weight_in.mean(1, keepdim=True)
+        recurrent = torch.stack(
+            [sparse_recurrent(width, sparsity, radius, generator, slope) for _ in range(DIRECTIONS)]
+        )
+        self.fixed = weight_in.numel() + int((recurrent != 0).sum())
+        frozen(self, "weight_in", weight_in.T.contiguous())
+        frozen(self, "recurrent", recurrent.transpose(1, 2).contiguous())
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """[B, H, W, inputs] -> [B, H, W, 4 width]."""
+        batch, height, width, inputs = maps.shape
+        # One product serves the inputs of all four directions.
+        drive = (maps.reshape(-1, inputs) @ self.weight_in).view(batch, height, width, DIRECTIONS, self.width)
+        rows, columns = drive[..., :2, :], drive[..., 2:, :].transpose(1, 2)
+        if height == width:
+            self._scan([rows, columns], self.recurrent)
+        else:
+            self._scan([rows], self.recurrent[:2])
+            self._scan([columns], self.recurrent[2:])
+        return drive.view(batch, height, width, DIRECTIONS * self.width)
+
+    def _scan(self, drives: list[Tensor], recurrent: Tensor) -> None:
+        """Replace the drives [B, lines, steps, 2, width] by the states, going both ways along the steps.
+
+        A step copies its inputs to a work space small enough for the cache, where one batched product and the
+        activation take place; the states return to where the inputs came from.
+        """
+        batch, lines, steps = drives[0].shape[:3]
+        current = drives[0].new_empty(len(recurrent), batch * lines, self.width)
+        state = torch.zeros_like(current)
+        by_direction = current.view(len(recurrent), batch, lines, self.width)
+        state_by_direction = state.view(len(recurrent), batch, lines, self.width)
+        for step in range(steps):
+            places = [drive[:, :, at, way] for drive in drives for way, at in enumerate((step, steps - 1 - step))]
+            for direction, place in enumerate(places):
+                by_direction[direction].copy_(place)
+            if step:
+                torch.baddbmm(current, state, recurrent, out=current)
+            functional.leaky_relu_(current, self.slope)
+            if self.leak == 1.0:
+                state.copy_(current)
+            else:
+                state.mul_(1.0 - self.leak).add_(current, alpha=self.leak)
+            for direction, place in enumerate(places):
+                place.copy_(state_by_direction[direction])
+
+
+def sparse_recurrent(width: int, sparsity: float, radius: float, generator: torch.Generator, slope: float) -> Tensor:
+    """W [r, r]: Kaiming uniform, a share ``sparsity`` of the entries zero, spectral radius ``radius``.
+
+    The radius of a nilpotent draw (possible when few entries are left) is zero; it is kept as it is.
+    """
+    weight = kaiming_uniform((width, width), width, generator, slope)
+    zeros = round(sparsity * width * width)
+    weight.view(-1)[torch.randperm(width * width, generator=generator)[:zeros]] = 0.0
+    own = linalg.spectral_radius(weight)
+    return (weight.to(torch.float64) * (radius / own)).to(torch.float32) if own > 1e-9 else weight

@@ -1,0 +1,71 @@
+"""What every registered extractor promises; a new one is tested by being registered."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from circle.config import Config
+from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, pink_noise
+from circle.registry import entry, list_extractors
+
+SHAPES = [ImageShape(3, 32, 32), ImageShape(1, 17, 23), ImageShape(3, 64, 64)]
+
+
+def all_configs() -> list[Config]:
+    return [entry("extractor", name).config() for name in list_extractors()]
+
+
+@pytest.fixture(params=[(c, s) for c in all_configs() for s in SHAPES], ids=lambda p: f"{p[0].name}-{p[1].height}")
+def extractor(request: pytest.FixtureRequest) -> Extractor:
+    config, shape = request.param
+    return build_extractor(config, shape, seed=3)
+
+
+def test_shape_and_finite(extractor: Extractor) -> None:
+    features = extractor.features(pink_noise(3, extractor.shape).float())
+    assert features.shape == (3, extractor.size)
+    assert features.dtype == torch.float32
+    assert bool(torch.isfinite(features).all())
+    assert float(features.std(0).max()) > 0
+
+
+def test_determined_by_config_and_seed(extractor: Extractor) -> None:
+    images = pink_noise(2, extractor.shape).float()
+    torch.manual_seed(99)  # the global generator has no say
+    again = build_extractor(extractor.config, extractor.shape, seed=3)
+    other = build_extractor(extractor.config, extractor.shape, seed=4)
+    assert torch.equal(extractor.features(images), again.features(images))
+    assert not torch.equal(extractor.features(images), other.features(images))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("batch", [1, 2, 7, 33])
+def test_batch_and_threads_do_not_matter(extractor: Extractor, batch: int, threads: int) -> None:
+    images = pink_noise(35, extractor.shape).float()
+    reference = extractor.features(images)
+    torch.set_num_threads(threads)
+    parts = [extractor.features(images[start : start + batch]) for start in range(0, 35, batch)]
+    assert torch.equal(torch.cat(parts), reference)
+
+
+def test_nothing_is_trained(extractor: Extractor) -> None:
+    assert not list(extractor.parameters())
+    assert not extractor.state_dict(), "weights come from the seed and are never stored"
+    count = extractor.parameter_count()
+    assert count.learnable == 0
+    assert count.fixed + count.generated > 0
+    images = pink_noise(2, extractor.shape).float()
+    copy = images.clone()
+    first = extractor.features(images)
+    assert torch.equal(extractor.features(images), first)
+    assert torch.equal(images, copy), "the images belong to the caller"
+
+
+def test_the_grid_holds_the_noise(extractor: Extractor) -> None:
+    grid = calibrate(extractor, images=64, levels=8.0)
+    positions = grid.quantise(extractor.features(pink_noise(64, extractor.shape).float()))
+    assert positions.dtype == torch.int8
+    assert float((positions.abs() == 127).float().mean()) < 0.01, "noise must not be clipped"
+    alive = positions.float().std(0)
+    assert 5.0 < float(alive[alive > 0].median()) < 11.0, "about eight levels per standard deviation"
