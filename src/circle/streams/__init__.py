@@ -1,0 +1,1 @@
+"""Where images come from: files, folders, archives, arrays and data sets."""
