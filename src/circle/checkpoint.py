@@ -1,0 +1,172 @@
+"""Model files: safetensors with a versioned JSON header, written whole or not at all, never pickled."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from circle.errors import CircleError
+
+FORMAT_VERSION = 1
+_KEY = "circle"
+
+
+def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    checks = {name: _checksum(tensor) for name, tensor in contiguous.items()}
+    text = json.dumps({"format": FORMAT_VERSION, "checksums": checks, **header})
+    with atomic_path(path) as temporary:
+        save_file(contiguous, temporary, metadata={_KEY: text})
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """A temporary path beside ``path`` that replaces it when the block ends well, and vanishes when it does not."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise CircleError(f"{path}: cannot be written ({reason}); what was there before is unchanged") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    """The mask of new files, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def remove_leftovers(path: Path | str) -> None:
+    """Delete temporary files of writers that were killed; only for the one who holds the model's lock."""
+    path = Path(path)
+    for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        leftover.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path | str) -> Iterator[None]:
+    """Hold the model at ``path`` for writing; a second writer gets an error instead of losing lessons."""
+    path = Path(path)
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        try:
+            file = lock.open("w")
+        except OSError as error:
+            raise CircleError(f"{path}: cannot be written ({error.strerror}); expected a folder that exists") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise CircleError(f"{path}: another process is changing this model; wait for it to end") from error
+            # The last holder may have removed the file between our opening and locking it: then take a new one.
+            if not lock.exists() or lock.stat().st_ino != os.fstat(file.fileno()).st_ino:
+                continue
+            try:
+                remove_leftovers(path)
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header of a model file, or one line that says what is wrong with it."""
+    header = read_header(path)
+    try:
+        with safe_open(str(path), "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CircleError(f"{path}: damaged model file ({str(error).splitlines()[0]})") from error
+    for name, expected in header["checksums"].items():
+        if name not in tensors or _checksum(tensors[name]) != expected:
+            raise CircleError(f"{path}: damaged model file (checksum of {name!r} does not match)")
+    return tensors, header
+
+
+def read_header(path: Path | str) -> dict[str, Any]:
+    """The header alone: config, classes, sizes."""
+    path = Path(path)
+    _check_frame(path)
+    try:
+        with safe_open(str(path), "pt") as file:
+            metadata = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise CircleError(f"{path}: not a CIRCLE model ({str(error).splitlines()[0]})") from error
+    if _KEY not in metadata:
+        raise CircleError(f"{path}: not a CIRCLE model: a safetensors file of another program")
+    header = json.loads(metadata[_KEY])
+    if header["format"] > FORMAT_VERSION:
+        raise CircleError(
+            f"{path}: written by a newer CIRCLE (format {header['format']}, this one reads up to {FORMAT_VERSION}): "
+            "update circle-cil"
+        )
+    return header
+
+
+def _check_frame(path: Path) -> None:
+    """Tell a missing, foreign or truncated file apart, before safetensors says something less clear."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(9)
+            if len(start) < 9 or start[8:9] != b"{":
+                raise CircleError(f"{path}: not a CIRCLE model (expected a file that `circle learn` or `save` wrote)")
+            (length,) = struct.unpack("<Q", start[:8])
+            if length > size - 8:
+                raise CircleError(f"{path}: truncated model file ({size:,} bytes, its header alone has {length:,})")
+            file.seek(8)
+            try:
+                entries = json.loads(file.read(length))
+                end = max(
+                    (item["data_offsets"][1] for key, item in entries.items() if key != "__metadata__"),
+                    default=0,
+                )
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise CircleError(f"{path}: not a CIRCLE model (unreadable header)") from error
+    except FileNotFoundError as error:
+        raise CircleError(f"{path}: no such model file") from error
+    except OSError as error:
+        raise CircleError(f"{path}: cannot be read ({error.strerror})") from error
+    if 8 + length + end > size:
+        raise CircleError(f"{path}: truncated model file ({size:,} of {8 + length + end:,} bytes)")
+
+
+def _checksum(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data) if tensor.numel() else 0
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def smallest_integers(values: Tensor) -> Tensor:
+    """Whole numbers kept in float64 as the smallest integer type that holds them all exactly."""
+    largest = float(values.abs().max()) if values.numel() else 0.0
+    return values.to(torch.int32 if largest < 2**31 else torch.int64)

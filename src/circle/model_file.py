@@ -1,0 +1,152 @@
+"""What a saved model holds: the learning kind (all statistics) and the predicting kind (weights alone)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from circle import __version__, checkpoint
+from circle.checkpoint import smallest_integers
+from circle.errors import CircleError
+from circle.extractors import Grid
+from circle.heads import LinearScores
+from circle.labels import decode_labels, encode_labels
+from circle.ledger import Ledger
+from circle.registry import resolve
+from circle.statistics import Statistics
+from circle.streams.decode import ImageConfig
+
+if TYPE_CHECKING:
+    from circle.learner import CircleClassifier
+
+Classifier = TypeVar("Classifier", bound="CircleClassifier")
+
+PROBE_TOLERANCE = 1e-3  # other processors round differently; other weights differ by far more
+
+
+def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> None:
+    """Write ``model`` to ``path``, whole or not at all."""
+    classes = model._classes()
+    header = {
+        "kind": "prediction" if for_prediction or model._prediction_only else "learning",
+        "version": __version__,
+        "settings": model.settings(),
+        "resize_arrays": model.image_size is not None,
+        "classes": encode_labels(classes),
+        "samples": model.samples_,
+    }
+    tensors: dict[str, Tensor] = {}
+    for index, group in enumerate(model.groups_):
+        tensors[f"group{index}.scale"] = group.grid.scale
+        tensors[f"group{index}.offset"] = group.grid.offset
+        tensors[f"group{index}.probe"] = group.probe()
+    if header["kind"] == "prediction":
+        for index, scores in enumerate(model._materialised()):
+            tensors[f"group{index}.weight"] = scores.weight
+            tensors[f"group{index}.bias"] = scores.bias
+    else:
+        if not model.quantise and not for_prediction:
+            header["exact"] = False
+        header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
+        tensors["counts"] = model.statistics_[0].counts
+        for index, statistics in enumerate(model.statistics_):
+            if not torch.equal(statistics.counts, tensors["counts"]):
+                raise CircleError("the groups have learned different samples: an update was interrupted; load the file")
+            pack = smallest_integers if statistics.exact else (lambda values: values)
+            tensors[f"group{index}.sums"] = pack(statistics.sums)
+            tensors[f"group{index}.triangle"] = pack(statistics.triangle())
+        tensors["ledger.digests"], tensors["ledger.counts"] = model.ledger_.to_tensors(classes)
+    checkpoint.write(path, tensors, header)
+
+
+def load_model(kind: type[Classifier], path: Path, device: str) -> Classifier:
+    """Read a model of either kind."""
+    tensors, header = checkpoint.read(path)
+    try:
+        settings = header["settings"]
+        image = ImageConfig.from_dict(settings["image"])
+        model = kind(
+            extractor=resolve("extractor", settings["extractor"]),
+            head=resolve("head", settings["head"]),
+            groups=settings["groups"],
+            members=settings["members"],
+            seed=settings["seed"],
+            image_size=(image.height, image.width) if header["resize_arrays"] else None,
+            channels=image.channels,
+            aspect=image.aspect,
+            background=image.background,
+            quantise=settings["quantise"],
+            device=device,
+        )
+        grids = [Grid(tensors[f"group{index}.scale"], tensors[f"group{index}.offset"]) for index in range(model.groups)]
+        model._start(image, grids)
+        _check_probes(model, tensors, path)
+        classes = decode_labels(header["classes"])
+        if header["kind"] == "prediction":
+            _restore_heads(model, tensors, header, classes)
+        else:
+            _restore_statistics(model, tensors, header, classes)
+    except KeyError as error:
+        raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
+    return model
+
+
+def _check_probes(model: CircleClassifier, tensors: dict[str, Tensor], path: Path) -> None:
+    """The weights are drawn from the seed again: make sure that they are the ones the model learned with."""
+    for index, group in enumerate(model.groups_):
+        expected, found = tensors[f"group{index}.probe"].to(model.device), group.probe()
+        scale = group.grid.scale * 8
+        if expected.shape != found.shape or bool(((expected - found).abs() > PROBE_TOLERANCE * scale).any()):
+            raise CircleError(
+                f"{path}: this installation draws other random weights than the one that wrote the model "
+                f"(torch {torch.__version__}); use the version of torch it was made with"
+            )
+
+
+def _restore_heads(
+    model: CircleClassifier, tensors: dict[str, Tensor], header: dict[str, Any], classes: list[Any]
+) -> None:
+    model._prediction_only = True
+    model._stored_classes, model._stored_samples = classes, header["samples"]
+    weights = [
+        LinearScores(tensors[f"group{index}.weight"].to(model.device), tensors[f"group{index}.bias"].to(model.device))
+        for index in range(model.groups)
+    ]
+    model._heads = (), weights
+    model.statistics_ = []
+
+
+def _restore_statistics(
+    model: CircleClassifier, tensors: dict[str, Tensor], header: dict[str, Any], classes: list[Any]
+) -> None:
+    model.statistics_ = [
+        Statistics.from_parts(
+            classes,
+            tensors["counts"],
+            tensors[f"group{index}.sums"],
+            tensors[f"group{index}.triangle"],
+            orphan_degrees=header["orphan_degrees"][index],
+            exact=model.quantise,
+            device=model.device,
+        )
+        for index in range(model.groups)
+    ]
+    model._ledger = Ledger.from_tensors(classes, tensors["ledger.digests"], tensors["ledger.counts"])
+
+
+def learning_bytes(model: CircleClassifier) -> int:
+    """Size of the learning model's file now, header aside: one triangle of M per group, sums, counts, ledger."""
+    largest = max((float(strip.abs().max()) for s in model.statistics_ for strip in s._strips), default=0.0)
+    width = 8 if not model.quantise or largest >= 2**31 else 4
+    classes = len(model._classes())
+    per_group = sum(g.size * (g.size + 1) // 2 * width + classes * g.size * 4 + 12 * g.size for g in model.groups_)
+    return per_group + 16 * classes + 16 * len(model.ledger_)
+
+
+def prediction_bytes(model: CircleClassifier) -> int:
+    """Size of the predicting model's file, header aside: float32 weights, float64 biases, the grid."""
+    classes = len(model._classes())
+    return sum(classes * (4 * group.size + 8) + 12 * group.size for group in model.groups_)

@@ -1,0 +1,66 @@
+"""Shared by all tests: small models, synthetic images, and where the real images are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from circle import BiRC2DConfig, CircleClassifier
+
+# Examples are drawn the same way every time, and a slow machine is not a failed test.
+settings.register_profile("circle", derandomize=True, deadline=None)
+settings.load_profile("circle")
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "unpack.py"
+TINY = BiRC2DConfig(stem_channels=(4,), patch_sizes=(2, 4), width=5, grid=2, moments=("mean",))
+
+
+@pytest.fixture
+def tiny() -> Any:
+    """Makes classifiers small enough for a test to build many: two groups of two members, 192 values each."""
+
+    def make(**changes: Any) -> CircleClassifier:
+        return CircleClassifier(**{"extractor": TINY, "groups": 2, "members": 2, **changes})
+
+    return make
+
+
+@pytest.fixture
+def stream() -> tuple[np.ndarray, np.ndarray]:
+    """120 uint8 images [N, 16, 16, 3] of four classes that differ in colour and texture."""
+    return make_stream(120)
+
+
+def make_stream(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 4, count)
+    base = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [150, 150, 40]])[labels][:, None, None, :]
+    return np.clip(base + random.normal(0, 50, (count, 16, 16, 3)), 0, 255).astype(np.uint8), labels
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Any:
+    """Tests may change the number of threads; the next one starts with two again."""
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of real images: CIRCLE_REAL_DATA, or unpacked once from shared/data where that exists."""
+    if os.environ.get("CIRCLE_REAL_DATA"):
+        return Path(os.environ["CIRCLE_REAL_DATA"])
+    if not SHARED.is_file():
+        pytest.skip("no real images: neither CIRCLE_REAL_DATA nor shared/data/unpack.py is there")
+    folder = tmp_path_factory.mktemp("real")
+    subprocess.run([sys.executable, str(SHARED), str(folder)], check=True, capture_output=True)
+    return folder

@@ -1,0 +1,344 @@
+"""CircleClassifier: exactness end to end, algebra, forgetting, files, scikit-learn's tools."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from circle import BiRC2DConfig, CircleClassifier, CircleError, NCMConfig
+from circle.heads import SLDAConfig
+
+Stream = tuple[np.ndarray, np.ndarray]
+
+
+def same(one: CircleClassifier, other: CircleClassifier) -> bool:
+    return one.statistics_ == other.statistics_
+
+
+# -- exactness -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1024])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_order_batches_and_threads_do_not_matter(tiny: Any, stream: Stream, batch: int, threads: int) -> None:
+    images, labels = stream
+    reference = tiny().fit(images, labels)
+    torch.set_num_threads(threads)
+    order = np.random.default_rng(batch).permutation(len(labels))
+    model = tiny()
+    for start in range(0, len(labels), batch):
+        part = order[start : start + batch]
+        model.partial_fit(images[part], labels[part])
+    assert same(model, reference)
+    assert np.array_equal(model.predict_proba(images), reference.predict_proba(images))
+
+
+def test_two_shards_merged(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    whole = tiny().fit(images, labels)
+    first, second = tiny().fit(images[:47], labels[:47]), tiny().fit(images[47:], labels[47:])
+    assert same(first + second, whole)
+    assert same(second + first, whole)
+    assert same((first + second) - second, first)
+    assert same(first.merge(second), whole)
+
+
+def test_interrupted_and_resumed(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    images, labels = stream
+    model = tiny()
+    for start in range(0, len(labels), 31):
+        model.partial_fit(images[start : start + 31], labels[start : start + 31])
+        model.save(tmp_path / "model")
+        model = CircleClassifier.load(tmp_path / "model")
+    assert same(model, tiny().fit(images, labels))
+
+
+def test_learned_then_forgotten(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    model.forget(2, images[labels == 2])
+    never = tiny().fit(images[labels != 2], labels[labels != 2])
+    assert same(model, never)
+    assert np.array_equal(model.predict_proba(images), never.predict_proba(images))
+
+
+def test_unlearn_is_undo(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images[:100], labels[:100])
+    before = model.copy()
+    model.partial_fit(images[100:], labels[100:]).unlearn(images[100:], labels[100:])
+    assert same(model, before)
+
+
+# -- learning ------------------------------------------------------------------------------------------------
+
+
+def test_learns(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images[:80], labels[:80])
+    assert model.score(images[80:], labels[80:]) > 0.9
+
+
+def test_new_classes_at_any_time(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    names = np.array(["red", "green", "blue", "yellow"])[labels]
+    model = tiny()
+    for count, name in enumerate(["yellow", "red", "green"], start=1):
+        model.partial_fit(images[names == name], names[names == name])
+        assert model.predict_proba(images).shape == (len(images), count)
+    assert model.classes_.tolist() == ["green", "red", "yellow"]
+    assert set(model.predict(images)) <= {"green", "red", "yellow"}
+
+
+def test_probabilities_are_the_average_of_the_groups(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    both = tiny().fit(images, labels)
+    alone = [tiny(groups=1, seed=seed).fit(images, labels).predict_proba(images) for seed in (0, 2)]
+    assert np.allclose(both.predict_proba(images), (alone[0] + alone[1]) / 2, atol=1e-12)
+    assert np.allclose(both.predict_proba(images).sum(1), 1.0)
+
+
+def test_temperature_softens(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    soft = model.with_head(SLDAConfig(temperature=1e4))
+    assert soft.predict_proba(images).max() < model.predict_proba(images).max()
+
+
+def test_another_head_on_the_same_statistics(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images[:60], labels[:60])
+    view = model.with_head("ncm")
+    model.partial_fit(images[60:], labels[60:])
+    reference = tiny(head=NCMConfig()).fit(images, labels)
+    assert np.array_equal(view.predict_proba(images), reference.predict_proba(images))
+    assert model.head == "slda"
+
+
+def test_float_option_is_close(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    exact, rounded = tiny().fit(images, labels), tiny(quantise=False).fit(images, labels)
+    assert (exact.predict(images) == rounded.predict(images)).mean() > 0.95
+    with pytest.raises(CircleError, match="different quantise"):
+        exact + rounded
+
+
+def test_labels_of_any_hashable_kind(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    images, labels = stream
+    for names in ([(int(label), "x") for label in labels], [str(label) for label in labels], labels > 1):
+        model = tiny().fit(images, list(names))
+        model.save(tmp_path / "model")
+        loaded = CircleClassifier.load(tmp_path / "model")
+        assert loaded.predict(images).tolist() == model.predict(images).tolist()
+        assert loaded.classes_.tolist() == sorted(set(names))
+
+
+def test_every_form_of_the_same_images_teaches_the_same(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    reference = tiny().fit(images, labels)
+    assert same(tiny().fit(images.reshape(len(images), -1), labels), reference)
+    assert same(tiny().fit(torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)), reference)
+    assert same(tiny(image_size=16).fit([Image.fromarray(image) for image in images], labels), reference)
+
+
+def test_working_set_is_bounded(tiny: Any) -> None:
+    """Ten times the images need no more memory than a tile, the images themselves aside."""
+
+    def peak(count: int) -> int:
+        images = np.zeros((count, 16, 16, 3), np.uint8)
+        labels = np.arange(count) % 3
+        model = tiny().partial_fit(images[:3], labels[:3])
+        tracemalloc.start()
+        model.partial_fit(images, labels)
+        result = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return result - 8 * count * 2  # the labels as plain numbers
+
+    # tracemalloc sees Python's and NumPy's memory; torch's tiles have a fixed size by construction.
+    assert peak(5000) < peak(500) + 2_000_000
+
+
+# -- forgetting ----------------------------------------------------------------------------------------------
+
+
+def test_forgetting_without_samples(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    model.forget(2)
+    assert model.classes_.tolist() == [0, 1, 3]
+    assert model.samples_ == int((labels != 2).sum())
+    kept = labels != 2
+    assert model.score(images[kept], labels[kept]) > 0.9
+
+
+def test_other_images_are_not_mistaken_for_the_class(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    before = model.copy()
+    wrong = images[labels == 2].copy()
+    wrong[0] = 255 - wrong[0]
+    for given, words in [
+        (wrong, "not the samples"),
+        (wrong[:-1], "images given"),
+        (images[labels != 2], "images given"),
+    ]:
+        with pytest.raises(CircleError, match=words):
+            model.forget(2, given)
+        assert same(model, before)
+    with pytest.raises(CircleError, match="class 9 is not in the model; it has 0, 1, 2, 3"):
+        model.forget(9)
+
+
+# -- rejected batches ----------------------------------------------------------------------------------------
+
+
+def test_rejected_batches_change_nothing(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    before = model.copy()
+    floats = images[:3] / 255
+    floats[2, 0, 0, 0] = np.nan
+    for bad_images, bad_labels, words in [
+        (floats, labels[:3], "NaN"),
+        (images[..., :1], labels, "1 channels"),
+        (images[:, :8], labels, "8 x 16 pixels"),
+        (images[:2], labels[:3], "3 labels for 2 images"),
+        (images[:2], ["a", "b"], "mixed types"),
+        (images[:2], [0, "b"], "mixed types"),
+        ([Image.new("RGB", (16, 16)), "text"], [0, 1], "image 1 is a str"),
+        (images[:2], None, "y is None"),
+    ]:
+        with pytest.raises(CircleError, match=words):
+            model.partial_fit(bad_images, bad_labels)
+        assert same(model, before)
+    with pytest.raises(CircleError, match="not among the classes"):
+        model.partial_fit(images[:1], [9], classes=[0, 1])
+    assert same(model, before)
+
+
+def test_a_rejected_first_batch_leaves_an_unlearned_model(tiny: Any) -> None:
+    model = tiny()
+    with pytest.raises(CircleError):
+        model.partial_fit(np.full((2, 16, 16), np.nan), [0, 1])
+    assert not hasattr(model, "classes_")
+
+
+def test_predicting_before_learning(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    for call in (lambda m: m.predict(stream[0]), lambda m: m.save(tmp_path / "x"), lambda m: m.forget(1)):
+        with pytest.raises(NotFittedError, match="not learned anything yet"):
+            call(tiny())
+    assert not list(tmp_path.iterdir())
+
+
+def test_models_with_different_settings_do_not_merge(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    before = model.copy()
+    for changes, words in [
+        ({"seed": 1}, "different seed"),
+        ({"groups": 1}, "different groups"),
+        ({"extractor": BiRC2DConfig(width=3)}, "different extractor"),
+    ]:
+        with pytest.raises(CircleError, match=words):
+            model.merge(tiny(**changes).fit(images, labels))
+        assert same(model, before)
+    with pytest.raises(CircleError, match="mixed types"):
+        model.merge(tiny().fit(images, labels.astype(str)))
+    assert same(model, before)
+
+
+def test_settings_are_checked(tiny: Any, stream: Stream) -> None:
+    for changes, words in [
+        ({"groups": 0}, "groups = 0"),
+        ({"extractor": "birc3d"}, "did you mean 'birc2d'"),
+        ({"aspect": "round"}, "crop, pad, stretch"),
+    ]:
+        with pytest.raises(CircleError, match=words):
+            tiny(**changes).fit(*stream)
+    with pytest.raises(CircleError, match="did you mean 'width'"):
+        CircleClassifier().set_params(extractor__widht=3)
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_predicting_model_is_small_and_says_the_same(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    model.save(tmp_path / "learning")
+    model.save(tmp_path / "predicting", for_prediction=True)
+    small = CircleClassifier.load(tmp_path / "predicting")
+    assert np.array_equal(small.predict_proba(images), model.predict_proba(images))
+    assert (tmp_path / "predicting").stat().st_size < (tmp_path / "learning").stat().st_size / 4
+    assert small.samples_ == len(labels)
+    for call in (lambda: small.partial_fit(images, labels), lambda: small.forget(1), lambda: small + model):
+        with pytest.raises(CircleError, match="only predicts"):
+            call()
+    small.save(tmp_path / "again")
+    assert CircleClassifier.load(tmp_path / "again").classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_saving_does_not_depend_on_history(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    """Models that learned the same have the same file, byte for byte."""
+    images, labels = stream
+    order = np.random.default_rng(1).permutation(len(labels))
+    tiny().fit(images, labels).save(tmp_path / "a")
+    tiny().fit(images[order], labels[order]).save(tmp_path / "b")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_changed_random_weights_are_noticed(
+    tiny: Any, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A future torch may draw other numbers from the same seed: then the model must not pretend."""
+    import circle.ensemble
+
+    tiny().fit(*stream).save(tmp_path / "model")
+    build = circle.ensemble.build_extractor
+    monkeypatch.setattr(
+        circle.ensemble, "_cached_extractor", lambda config, shape, seed: build(config, shape, seed + 1)
+    )
+    with pytest.raises(CircleError, match="other random weights"):
+        CircleClassifier.load(tmp_path / "model")
+
+
+def test_parameters_are_counted_as_in_the_paper(tiny: Any, stream: Stream) -> None:
+    model = tiny().fit(*stream)
+    member = model.groups_[0].members[0]
+    count = model.parameter_count()
+    assert count.learnable == 2 * 2 * member.size * 4
+    assert count.fixed == 4 * member.parameter_count().fixed
+
+
+# -- scikit-learn --------------------------------------------------------------------------------------------
+
+
+def test_clone_and_parameters(tiny: Any) -> None:
+    model = tiny(seed=3)
+    assert clone(model).get_params() == model.get_params()
+    assert model.get_params()["extractor__width"] == 5
+    model.set_params(extractor__width=6, head__ridge=0.5, seed=4)
+    assert (model.extractor.width, model.head.ridge, model.seed) == (6, 0.5, 4)
+    with pytest.raises(ValueError, match="Invalid parameter 'sede'"):
+        model.set_params(sede=1)
+
+
+def test_pipeline_cross_validation_and_grid_search(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    pipeline = Pipeline([("scale", FunctionTransformer(lambda X: X / 255.0)), ("circle", tiny(groups=1))])
+    assert cross_val_score(pipeline, images, labels, cv=3).mean() > 0.8
+    search = GridSearchCV(tiny(groups=1), {"extractor__width": [3, 5], "head__ridge": [0.01, 1.0]}, cv=2)
+    search.fit(images, labels)
+    assert set(search.best_params_) == {"extractor__width", "head__ridge"}
+    assert search.best_score_ > 0.8
