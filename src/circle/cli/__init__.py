@@ -1,0 +1,67 @@
+"""The ``circle`` command. Each command group has a file of its own, imported when it is called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+import circle.errors
+
+_HELP = """Teach an image classifier from a stream, one sample at a time. It never forgets.
+
+`circle learn pets.circle photos/` learns the class folders in photos/ and keeps the model in pets.circle;
+`circle predict pets.circle cat.jpg` asks it; run `circle learn` again with more images, or other classes,
+whenever there are some.
+"""
+
+app = App(name="circle", help=_HELP, help_format="markdown", version=lambda: circle.__version__)
+for name, text in {
+    "learn": "Learn labelled images; creates the model or continues it.",
+    "predict": "Say what images show, with probabilities.",
+    "evaluate": "Measure accuracy on labelled images.",
+    "info": "Show what a model has learned, its settings and its sizes.",
+    "forget": "Let a class leave a model.",
+    "merge": "Add up what several models have learned.",
+    "demo": "Class-incremental learning of handwritten digits, in under a minute.",
+}.items():
+    app.command(f"circle.cli.{name}:{name}", name=name, help=text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; every error a user can cause is one line on stderr and a non-zero exit."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
+    try:
+        code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(_usage(error), 2)
+    except circle.errors.CircleError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has left; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except MemoryError:
+        return _fail("not enough memory: use a smaller preset, or fewer members", 1)
+    except OSError as error:
+        return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: CycloptsError) -> str:
+    return f"{' '.join(str(error).split())} (circle --help tells more)"
+
+
+def _fail(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    print(f"circle: error: {line}", file=sys.stderr)
+    return code

@@ -1,0 +1,67 @@
+"""What the commands share: progress bars, tables, sizes in words."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+def output() -> Console:
+    """Standard output: results."""
+    return Console(highlight=False)
+
+
+def messages() -> Console:
+    """Standard error: progress and remarks, so that results can be piped."""
+    return Console(stderr=True, highlight=False)
+
+
+class RateColumn(ProgressColumn):
+    """Images per second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("- images/s" if speed is None else f"{speed:,.0f} images/s", style="progress.data.speed")
+
+
+def progress(console: Console) -> Progress:
+    """A bar with images/s and the time left; it shows on terminals only and leaves no litter in logs."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (console.is_terminal and sys.stderr.isatty()),
+    )
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
+    """Name the images that could not be read."""
+    for reason in unreadable[:shown]:
+        console.print(f"[yellow]skipped[/] {reason}", soft_wrap=True)
+    if len(unreadable) > shown:
+        console.print(f"[yellow]skipped[/] {len(unreadable) - shown:,} more", soft_wrap=True)

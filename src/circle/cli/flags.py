@@ -1,0 +1,113 @@
+"""Command-line flags for every setting, made from the configs themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from circle.config import Config
+from circle.errors import CircleError
+from circle.learner import CircleClassifier
+from circle.registry import Kind, entry, list_extractors, list_heads, resolve
+
+_MODEL = Group("Settings of a new model", sort_key=10)
+_EXTRACTOR = Group("Its extractor", sort_key=11)
+_HEAD = Group("Its head", sort_key=12)
+
+
+def _part_flags(kind: Kind, names: list[str]) -> type:
+    """A dataclass with one optional field for every setting of every registered part of a kind."""
+    fields: dict[str, Any] = {"name": Annotated[str | None, Parameter(help=f"one of {', '.join(names)}")]}
+    for name in names:
+        config = entry(kind, name).config
+        hints = typing.get_type_hints(config)
+        for field in dataclasses.fields(config):
+            text = f"{name}: {field.metadata['help']} (its own default {_shown(field.default)})"
+            many = typing.get_origin(hints[field.name]) is tuple
+            flag = Parameter(help=text, consume_multiple=True, negative=()) if many else Parameter(help=text)
+            fields.setdefault(field.name, Annotated[hints[field.name] | None, flag])
+    made = dataclasses.make_dataclass(f"{kind.title()}Flags", [(n, t, None) for n, t in fields.items()], frozen=True)
+    made.__module__ = __name__  # cyclopts takes classes of the module "types", where it would be, for built-ins
+    return made
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+ExtractorFlags = _part_flags("extractor", list_extractors())
+HeadFlags = _part_flags("head", list_heads())
+
+
+@Parameter(name="*", group=_MODEL)
+@dataclasses.dataclass(frozen=True)
+class ModelFlags:
+    """Settings of a new model; an existing one keeps its own."""
+
+    preset: Annotated[str | None, Parameter(help="a named preset, or a TOML file (default small)")] = None
+    groups: Annotated[int | None, Parameter(help="k: heads whose probabilities are averaged")] = None
+    members: Annotated[int | None, Parameter(help="m: extractors side by side for each head")] = None
+    seed: Annotated[int | None, Parameter(help="seed of the first extractor")] = None
+    image_size: Annotated[int | None, Parameter(help="side in pixels that images are brought to")] = None
+    channels: Annotated[Literal[1, 3] | None, Parameter(help="1 for grey, 3 for colour")] = None
+    aspect: Annotated[
+        Literal["crop", "pad", "stretch"] | None, Parameter(help="what to do with images that are not square")
+    ] = None
+    background: Annotated[int | None, Parameter(help="grey level behind transparent pixels")] = None
+    quantise: Annotated[bool | None, Parameter(help="exact int8 statistics, or float ones for comparison")] = None
+    extractor: Annotated[ExtractorFlags | None, Parameter(group=_EXTRACTOR)] = None  # pyright: ignore
+    head: Annotated[HeadFlags | None, Parameter(group=_HEAD)] = None  # pyright: ignore
+
+    def given(self) -> dict[str, Any]:
+        """The flags that were set, parts as nested dictionaries."""
+        values = dataclasses.asdict(self)
+        for kind in ("extractor", "head"):
+            values[kind] = {name: value for name, value in (values[kind] or {}).items() if value is not None}
+        return {name: value for name, value in values.items() if value is not None and value != {}}
+
+    def new_model(self) -> CircleClassifier:
+        """A model from the preset with the given flags on top."""
+        given = self.given()
+        model = CircleClassifier.from_preset(given.pop("preset", "small"))
+        for kind in ("extractor", "head"):
+            if kind in given:
+                given[kind] = _changed(kind, resolve(kind, getattr(model, kind)), given[kind])
+        return model.set_params(**given)
+
+    def check_against(self, model: CircleClassifier, path: Path) -> None:
+        """Flags for an existing model may only repeat what it has."""
+        given = self.given()
+        if "preset" in given:
+            # Written out in full, so that a preset and a flag are compared alike.
+            wanted = self.new_model()
+            parts = {kind: resolve(kind, getattr(wanted, kind)).to_dict() for kind in ("extractor", "head")}
+            given = (
+                parts
+                | {name: getattr(wanted, name) for name in ("groups", "members", "seed", "quantise")}
+                | {name: value for name, value in given.items() if name not in ("preset", "extractor", "head")}
+            )
+        image = model.image_
+        has = {**model.settings(), "image_size": image.height, "channels": image.channels}
+        has |= {"aspect": image.aspect, "background": image.background}
+        for name, value in given.items():
+            wishes = (
+                {f"{name}.{key}": (each, has[name].get(key)) for key, each in value.items()}
+                if isinstance(value, dict)
+                else {name: (value, has[name])}
+            )
+            for setting, (wish, actual) in wishes.items():
+                if (list(wish) if isinstance(wish, tuple) else wish) != actual:
+                    raise CircleError(
+                        f"{path}: exists with {setting} = {actual}, not {wish}; leave that flag out, or choose a new file"
+                    )
+
+
+def _changed(kind: Kind, config: Config, changes: dict[str, Any]) -> Config:
+    """The part a preset names with some settings changed, or another part altogether."""
+    if changes.get("name", config.name) != config.name:
+        return resolve(kind, changes)
+    return config.replace(**{name: value for name, value in changes.items() if name != "name"})

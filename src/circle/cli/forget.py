@@ -1,0 +1,38 @@
+"""circle forget"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from circle import checkpoint
+from circle.cli import console
+from circle.learner import CircleClassifier
+from circle.teaching import class_pixels, find_label
+
+
+def forget(model: Path, label: str, /, *, images: Path | None = None) -> int:
+    """Let a class leave a model.
+
+    Parameters
+    ----------
+    model
+        A learning model.
+    label
+        The class to forget.
+    images
+        The images of the class as they were learned: a folder of them, or the data they were learned from.
+        With them the class's scatter leaves too, and the model is bit for bit the one that never saw the class.
+    """
+    with checkpoint.exclusive(model):
+        classifier = CircleClassifier.load(model)
+        known = find_label(classifier, label)
+        before = classifier.samples_
+        classifier.forget(known, None if images is None else class_pixels(images, known, classifier))
+        classifier.save(model)
+    left = "its scatter left with it" if images is not None else "its anonymous scatter stays in the covariance"
+    console.output().print(
+        f"forgot {label}: {before - classifier.samples_:,} images are gone, {left}; "
+        f"{model} knows {len(classifier.classes_):,} classes",
+        soft_wrap=True,
+    )
+    return 0

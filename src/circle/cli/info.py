@@ -1,0 +1,80 @@
+"""circle info"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from circle import checkpoint
+from circle.cli import console
+from circle.learner import CircleClassifier
+from circle.model_file import learning_bytes, prediction_bytes
+
+
+def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
+    """Show what a model has learned, its settings and its sizes.
+
+    Parameters
+    ----------
+    model
+        A model file.
+    as_json
+        Write JSON instead of tables.
+    """
+    facts = _facts(model)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return 0
+    out = console.output()
+    table = Table(show_header=False, box=None)
+    kind = "learns and predicts" if facts["kind"] == "learning" else "predicts only"
+    table.add_row("model", f"{model} ({kind}, written by circle {facts['version']})")
+    table.add_row("learned", f"{facts['samples']:,} images of {len(facts['classes']):,} classes")
+    table.add_row("classes", _listed(facts))
+    table.add_row("this file", console.size(facts["file_bytes"]))
+    if facts["learning_bytes"] is not None:
+        table.add_row("as a learning model", console.size(facts["learning_bytes"]))
+    table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (save with for_prediction=True)")
+    count = facts["parameters"]
+    table.add_row(
+        "parameters",
+        f"{count['learnable']:,} learnable, {count['fixed']:,} fixed, {count['generated']:,} generated",
+    )
+    for name, value in facts["settings"].items():
+        shown = ", ".join(f"{k} = {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+        table.add_row(name, shown)
+    out.print(table)
+    return 0
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    header = checkpoint.read_header(path)
+    model = CircleClassifier.load(path)
+    learning = header["kind"] == "learning"
+    count = model.parameter_count()
+    classes = model.classes_.tolist()
+    counts = model.statistics_[0].counts.tolist() if learning else [None] * len(classes)
+    return {
+        "kind": header["kind"],
+        "version": header["version"],
+        "samples": model.samples_,
+        "classes": [{"label": label, "images": n} for label, n in zip(classes, counts, strict=True)],
+        "file_bytes": path.stat().st_size,
+        "learning_bytes": learning_bytes(model) if learning else None,
+        "prediction_bytes": prediction_bytes(model),
+        "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
+        "settings": header["settings"],
+    }
+
+
+def _listed(facts: dict[str, Any], shown: int = 12) -> str:
+    entries = [
+        f"{entry['label']}" + ("" if entry["images"] is None else f" ({entry['images']:,})")
+        for entry in facts["classes"][:shown]
+    ]
+    left = len(facts["classes"]) - shown
+    return ", ".join(entries) + (f" and {left:,} more" if left > 0 else "")

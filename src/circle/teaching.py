@@ -1,0 +1,160 @@
+"""Teach a model file from a source of labelled images: checkpoints, interruption, no image twice."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from circle import checkpoint
+from circle.errors import CircleError, UnreadableImageError
+from circle.labels import check_one_kind
+from circle.learner import TILE, CircleClassifier
+from circle.streams.decode import ImageConfig
+from circle.streams.sources import Sample, Source, open_source, open_unlabelled
+
+
+@dataclass
+class Lesson:
+    """What came of one run of :func:`teach`."""
+
+    total: int
+    learned: int = 0
+    known: int = 0
+    unreadable: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def looked_at(self) -> int:
+        return self.learned + self.known + len(self.unreadable)
+
+
+def teach(
+    path: Path,
+    source: Source,
+    model: CircleClassifier,
+    *,
+    strict: bool = False,
+    checkpoint_seconds: float = 30.0,
+    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Lesson], None] = lambda lesson: None,
+) -> Lesson:
+    """Learn all images of ``source`` that ``model``, the one at ``path`` or a new one, has not learned yet.
+
+    The model is written to ``path`` at the end, when ``should_stop`` says so, and in between at most every
+    ``checkpoint_seconds``. Statistics and ledger are in one file that is replaced in one step, so a process killed
+    at any moment leaves a model that knows exactly which images it has learned.
+
+    An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
+    and the first unreadable one is an error that leaves the model unchanged.
+    """
+    known = list(model.classes_) if hasattr(model, "classes_") else []
+    check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *source.labels])
+    lesson = Lesson(len(source))
+    image = model.input_config()
+    if strict:
+        for sample in source:
+            sample.pixels(image)
+    saved = time.monotonic()
+    for tile in _tiles(source, model, image, lesson, should_stop, report):
+        pixels = torch.from_numpy(np.stack([pixels for pixels, _, _ in tile]))
+        model.partial_fit(pixels, [sample.label for _, sample, _ in tile])
+        for _, sample, digest in tile:
+            model.ledger_.add(sample.label, digest)
+        lesson.learned += len(tile)
+        report(lesson)
+        if time.monotonic() - saved >= checkpoint_seconds:
+            model.save(path)
+            saved = time.monotonic()
+    if lesson.learned:
+        model.save(path)
+    elif not lesson.known and not lesson.stopped:
+        first = lesson.unreadable[0] if lesson.unreadable else "no image"
+        raise CircleError(f"{source.path}: none of {lesson.total} images is readable ({first}); nothing was learned")
+    return lesson
+
+
+def _tiles(
+    source: Source,
+    model: CircleClassifier,
+    image: ImageConfig,
+    lesson: Lesson,
+    should_stop: Callable[[], bool],
+    report: Callable[[Lesson], None],
+) -> Iterator[list[tuple[np.ndarray, Sample, bytes]]]:
+    """Readable images that were not learned yet, a working set at a time."""
+    occurrences: Counter[bytes] = Counter()
+    tile: list[tuple[np.ndarray, Sample, bytes]] = []
+    for sample in source:
+        if should_stop():
+            lesson.stopped = True
+            break
+        try:
+            digest = _numbered(sample.digest(), occurrences)
+            if (sample.label, digest) in model.ledger_:
+                lesson.known += 1
+                if lesson.known % TILE == 0:
+                    report(lesson)
+                continue
+            tile.append((sample.pixels(image), sample, digest))
+        except UnreadableImageError as error:
+            lesson.unreadable.append(str(error))
+        if len(tile) == TILE:
+            yield tile
+            tile = []
+    if tile:
+        yield tile
+
+
+def _numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
+    """Tell copies of an image within one source apart, so that they count as often as they are given."""
+    occurrences[digest] += 1
+    number = occurrences[digest]
+    return digest if number == 1 else hashlib.blake2b(digest + number.to_bytes(8, "little"), digest_size=16).digest()
+
+
+def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier, int]:
+    """Merge model files into a new one; also the number of images that more than one of them had learned."""
+    model = CircleClassifier.load(inputs[0])
+    twice = 0
+    for path in inputs[1:]:
+        other = CircleClassifier.load(path)
+        twice += model.ledger_.overlap(other.ledger_)
+        try:
+            model.merge(other)
+        except CircleError as error:
+            raise CircleError(f"{inputs[0]} and {path}: {error}") from error
+    with checkpoint.exclusive(output):
+        model.save(output)
+    return model, twice
+
+
+def find_label(model: CircleClassifier, text: str) -> Hashable:
+    """The class that a word on the command line means: labels may be strings or numbers."""
+    for label in model.statistics_[0].classes if model.statistics_ else []:
+        if str(label) == text:
+            return label
+    model._require_learning()
+    raise CircleError(f"class {text!r} is not in the model; it has {', '.join(map(str, model.classes_[:10]))}")
+
+
+def class_pixels(path: Path, label: Hashable, model: CircleClassifier) -> torch.Tensor:
+    """All images of one class, uint8 [N, C, H, W], from its own folder or from data with a folder per class."""
+    try:
+        samples: list[Sample] = [sample for sample in open_source(path) if sample.label == label]
+    except CircleError:
+        samples = list(open_unlabelled(path))
+    if not samples:
+        raise CircleError(f"{path}: no images of class {label!r} in it")
+    image, pixels = model.input_config(), []
+    for sample in samples:
+        with suppress(UnreadableImageError):  # it was skipped when the class was learned, too
+            pixels.append(sample.pixels(image))
+    return torch.from_numpy(np.stack(pixels))
