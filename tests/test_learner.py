@@ -124,6 +124,8 @@ def test_another_head_on_the_same_statistics(tiny: Any, stream: Stream) -> None:
     reference = tiny(head=NCMConfig()).fit(images, labels)
     assert np.array_equal(view.predict_proba(images), reference.predict_proba(images))
     assert model.head == "slda"
+    with pytest.raises(NotFittedError):
+        tiny().with_head("ncm")
 
 
 def test_float_option_is_close(tiny: Any, stream: Stream) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.exceptions import DataConversionWarning
 
 from circle.errors import CircleError
 
@@ -19,8 +21,14 @@ def plain_labels(labels: Any) -> list[Hashable]:
     """Any sequence of labels (list, NumPy array, tensor) as plain Python values."""
     if isinstance(labels, torch.Tensor):
         labels = labels.detach().cpu().numpy()
-    if isinstance(labels, np.ndarray):
+    if hasattr(labels, "__array__"):
+        labels = np.asarray(labels)
         if labels.ndim == 2 and labels.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected; its one column is used",
+                DataConversionWarning,
+                stacklevel=4,
+            )
             labels = labels[:, 0]
         if labels.ndim != 1:
             raise CircleError(f"labels of shape {tuple(labels.shape)}: expected one label per image, shape [N]")
@@ -32,6 +40,8 @@ def plain_labels(labels: Any) -> list[Hashable]:
             raise CircleError(f"label {label!r} is not hashable: expected str, int or the like")
         if label != label:
             raise CircleError(f"label {label!r} is not a number: every image needs a label")
+        if isinstance(label, float) and not label.is_integer():
+            raise CircleError(f"Unknown label type: continuous values such as {label!r}; expected classes")
     return plain
 
 

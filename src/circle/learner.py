@@ -243,14 +243,15 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         if self._started:
             result._ledger = self.ledger_.copy()
             result.statistics_ = [statistics.copy() for statistics in self.statistics_]
-        result._heads = None
+        result._cache = {}
         return result
 
     def with_head(self, head: str | Config) -> Self:
         """Another head on the same statistics: a view that stays current as this model learns."""
+        self._require_learned()
         result = copy.copy(self)
         result.head = head
-        result._heads = None
+        result._cache = {}
         return result
 
     # -- files -----------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    _heads: tuple[tuple[Any, ...], list[LinearScores]] | None = None
+    _cache: dict[Any, list[LinearScores]]  # a container, because predicting must not change the estimator itself
     _prediction_only = False
     _stored_classes: Sequence[Hashable] = ()
     _stored_samples = 0
@@ -400,7 +401,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         )
         self.statistics_ = [self._new_statistics(group) for group in self.groups_]
         self.n_features_in_ = image.channels * image.height * image.width
-        self._heads = None
+        self._cache = {}
 
     def _new_statistics(self, group: Group) -> Statistics:
         return Statistics(group.size, exact=self.quantise, device=self.device)
@@ -426,13 +427,14 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     def _materialised(self) -> list[LinearScores]:
         """The heads, computed when first needed and kept until the statistics change."""
         if self._prediction_only:
-            assert self._heads is not None
-            return self._heads[1]
+            return self._cache[None]
         key = (self.head, *((id(statistics), statistics.version) for statistics in self.statistics_))
-        if self._heads is None or self._heads[0] != key:
+        if key not in self._cache:
             head = build_head(resolve("head", self.head))
-            self._heads = key, [head.materialise(statistics).rounded() for statistics in self.statistics_]
-        return self._heads[1]
+            scores = [head.materialise(statistics).rounded() for statistics in self.statistics_]
+            self._cache.clear()
+            self._cache[key] = scores
+        return self._cache[key]
 
     def set_params(self, **params: Any) -> Self:
         """As in scikit-learn; ``extractor__width=60`` replaces the frozen config by a changed one."""

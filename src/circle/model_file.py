@@ -48,8 +48,6 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
             tensors[f"group{index}.weight"] = scores.weight
             tensors[f"group{index}.bias"] = scores.bias
     else:
-        if not model.quantise and not for_prediction:
-            header["exact"] = False
         header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
         tensors["counts"] = model.statistics_[0].counts
         for index, statistics in enumerate(model.statistics_):
@@ -115,7 +113,7 @@ def _restore_heads(
         LinearScores(tensors[f"group{index}.weight"].to(model.device), tensors[f"group{index}.bias"].to(model.device))
         for index in range(model.groups)
     ]
-    model._heads = (), weights
+    model._cache = {None: weights}
     model.statistics_ = []
 
 
@@ -142,7 +140,8 @@ def learning_bytes(model: CircleClassifier) -> int:
     largest = max((float(strip.abs().max()) for s in model.statistics_ for strip in s._strips), default=0.0)
     width = 8 if not model.quantise or largest >= 2**31 else 4
     classes = len(model._classes())
-    per_group = sum(g.size * (g.size + 1) // 2 * width + classes * g.size * 4 + 12 * g.size for g in model.groups_)
+    sums = 4 if model.quantise else 8
+    per_group = sum(g.size * (g.size + 1) // 2 * width + classes * g.size * sums + 12 * g.size for g in model.groups_)
     return per_group + 16 * classes + 16 * len(model.ledger_)
 
 

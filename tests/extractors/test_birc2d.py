@@ -14,7 +14,10 @@ PLAIN = BiRC2DConfig(stem="plain", zero_mean_inputs=False, join_stem=False, mome
 SMALL = PLAIN.replace(stem_channels=(3, 4), stem_kernels=(3, 5), patch_sizes=(2, 3), width=5, grid=2)
 
 
-def build(config: BiRC2DConfig, shape: ImageShape = ImageShape(3, 8, 8)) -> BiRC2D:
+SHAPE = ImageShape(3, 8, 8)
+
+
+def build(config: BiRC2DConfig, shape: ImageShape = SHAPE) -> BiRC2D:
     extractor = build_extractor(config, shape, seed=1)
     assert isinstance(extractor, BiRC2D)
     return extractor.to(torch.float64)

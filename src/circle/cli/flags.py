@@ -102,7 +102,7 @@ class ModelFlags:
             for setting, (wish, actual) in wishes.items():
                 if (list(wish) if isinstance(wish, tuple) else wish) != actual:
                     raise CircleError(
-                        f"{path}: exists with {setting} = {actual}, not {wish}; leave that flag out, or choose a new file"
+                        f"{path}: exists with {setting} = {actual}, not {wish}; leave it out or choose a new file"
                     )
 
 

@@ -113,6 +113,8 @@ def _stacked(images: Any) -> np.ndarray | Tensor | list[Any]:
                 f"images of type {type(images).__name__}: expected an array, a tensor or a list of images"
             )
         return np.asarray(images)
+    if isinstance(images, np.ndarray) and images.ndim > 1:  # objects that are numbers, one hopes
+        return _numbers(images)
     pictures = list(images)
     if any(isinstance(picture, Image.Image) for picture in pictures):
         return pictures
@@ -122,9 +124,15 @@ def _stacked(images: Any) -> np.ndarray | Tensor | list[Any]:
         return torch.stack(pictures)
     if pictures and all(isinstance(picture, np.ndarray) for picture in pictures):
         return np.stack(pictures) if len({picture.shape for picture in pictures}) == 1 else pictures
+    return _numbers(pictures)
+
+
+def _numbers(values: Any) -> np.ndarray:
     try:
-        return np.asarray(pictures, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+        return np.asarray(values, dtype=np.float64)
+    except TypeError as error:
+        raise TypeError(f"images cannot be read as an array of numbers: {error}") from error
+    except ValueError as error:
         raise CircleError(f"images cannot be read as an array of numbers ({error})") from error
 
 
@@ -161,19 +169,22 @@ def _with_channels(values: Tensor, config: ImageConfig | None, *, channels_first
             "Reshape your data: a single image is [1, H, W]"
         )
     length = shape[1]
+    if not length:
+        return _not_empty(values, shape)
     if config and length == config.height * config.width * config.channels:
         height, width, channels = config.height, config.width, config.channels
     else:
         channels = 1 if math.isqrt(length) ** 2 == length else 3
         height = width = math.isqrt(length // channels)
-        if height * width * channels != length or length == 0:
+        if height * width * channels != length:
             raise CircleError(f"images of shape {shape}: {length} values are not a square image of 1 or 3 channels")
     return _not_empty(values.reshape(shape[0], height, width, channels).permute(0, 3, 1, 2), shape)
 
 
 def _not_empty(values: Tensor, shape: list[int]) -> Tensor:
     if 0 in values.shape:
-        raise CircleError(f"images of shape {shape}: 0 sample(s) or pixels, while a minimum of 1 is required.")
+        what = "0 sample(s)" if not shape[0] else "0 feature(s)"
+        raise CircleError(f"images: {what} (shape={tuple(shape)}) while a minimum of 1 is required.")
     return values
 
 
@@ -186,7 +197,8 @@ def _check_values(values: Tensor) -> None:
     top = 1 if values.is_floating_point() else 255
     if lowest < 0 or highest > top:
         kind = "float" if values.is_floating_point() else "integer"
-        raise CircleError(f"{kind} images with values from {lowest:g} to {highest:g}: expected 0 to {top}")
+        sign = "Negative values in data: " if lowest < 0 else ""
+        raise CircleError(f"{sign}{kind} images with values from {lowest:g} to {highest:g}: expected 0 to {top}")
 
 
 def _full_scale(dtype: torch.dtype) -> float:

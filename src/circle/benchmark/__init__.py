@@ -1,0 +1,1 @@
+"""Class-incremental benchmark: protocol, methods, metrics, reports and plots."""
