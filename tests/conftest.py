@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -36,10 +37,16 @@ def tiny() -> Any:
 @pytest.fixture
 def stream() -> tuple[np.ndarray, np.ndarray]:
     """120 uint8 images [N, 16, 16, 3] of four classes that differ in colour and texture."""
-    return make_stream(120)
+    return _stream(120)
 
 
-def make_stream(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+@pytest.fixture
+def make_stream() -> Any:
+    """Makes streams of other lengths."""
+    return _stream
+
+
+def _stream(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     labels = random.integers(0, 4, count)
     base = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [150, 150, 40]])[labels][:, None, None, :]
@@ -61,6 +68,13 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(os.environ["CIRCLE_REAL_DATA"])
     if not SHARED.is_file():
         pytest.skip("no real images: neither CIRCLE_REAL_DATA nor shared/data/unpack.py is there")
-    folder = tmp_path_factory.mktemp("real")
-    subprocess.run([sys.executable, str(SHARED), str(folder)], check=True, capture_output=True)
+    # All workers of a parallel run share one copy; the first one makes it while the others wait.
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "real-images"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            subprocess.run([sys.executable, str(SHARED), str(folder)], check=True, capture_output=True)
+            (folder / "done").touch()
     return folder

@@ -24,6 +24,7 @@ for name, text in {
     "evaluate": "Measure accuracy on labelled images.",
     "info": "Show what a model has learned, its settings and its sizes.",
     "forget": "Let a class leave a model.",
+    "pack": "Write the small model that only predicts.",
     "merge": "Add up what several models have learned.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",
 }.items():

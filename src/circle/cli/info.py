@@ -38,7 +38,7 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     table.add_row("this file", console.size(facts["file_bytes"]))
     if facts["learning_bytes"] is not None:
         table.add_row("as a learning model", console.size(facts["learning_bytes"]))
-    table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (save with for_prediction=True)")
+    table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (`circle pack` writes it)")
     count = facts["parameters"]
     table.add_row(
         "parameters",

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from rich.table import Table
+from rich.table import Column, Table
 
 from circle.cli import console
 from circle.errors import CircleError
@@ -71,7 +71,7 @@ def _plain(name: str, ranked: list[tuple[Any, float]]) -> dict[str, Any]:
 
 
 def _table(rows: list[tuple[str, list[tuple[Any, float]]]]) -> Table:
-    table = Table("image", *[f"{rank}." for rank in range(1, len(rows[0][1]) + 1)])
+    table = Table(Column("image", overflow="fold"), *[f"{rank}." for rank in range(1, len(rows[0][1]) + 1)])
     for name, ranked in rows:
         table.add_row(name, *[f"{label} {100 * value:.1f} %" for label, value in ranked])
     return table

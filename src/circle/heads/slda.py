@@ -20,7 +20,7 @@ class SLDAConfig(HeadConfig):
 
     name: ClassVar[str] = "slda"
 
-    ridge: float = option(0.03, "lambda, added to the diagonal of the pooled covariance")
+    ridge: float = option(0.01, "lambda, added to the diagonal of the pooled covariance")
     ridge_rule: Literal["relative", "absolute"] = option(
         "relative", "whether lambda is a multiple of the covariance's mean diagonal, or a number of its own"
     )

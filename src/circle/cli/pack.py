@@ -1,0 +1,35 @@
+"""circle pack"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from circle.cli import console
+from circle.errors import CircleError
+from circle.learner import CircleClassifier
+
+
+def pack(model: Path, output: Path, /, *, force: Annotated[bool, Parameter(negative=())] = False) -> int:
+    """Write the small model that predicts but no longer learns, to be taken to a phone or a server.
+
+    Parameters
+    ----------
+    model
+        A learning model; it stays as it is.
+    output
+        The file for the predicting model.
+    force
+        Replace the output file where it exists.
+    """
+    if output.exists() and not force:
+        raise CircleError(f"{output}: exists already; choose another name, or add --force to replace it")
+    CircleClassifier.load(model).save(output, for_prediction=True)
+    console.output().print(
+        f"{output}: {console.size(output.stat().st_size)}, predicts only; {model} has "
+        f"{console.size(model.stat().st_size)} and goes on learning",
+        soft_wrap=True,
+    )
+    return 0

@@ -1,0 +1,134 @@
+"""Teaching survives kill -9 at any moment: nothing is lost that was saved, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from os import kill
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from circle import CircleClassifier
+from circle.cli import run
+from circle.errors import CircleError
+from circle.streams.sources import open_source
+from circle.teaching import Lesson, teach
+
+KILLS = 24
+FAST = ["--extractor.stem-channels", "4", "--extractor.width", "4", "--extractor.grid", "2", "--image-size", "16"]
+
+# Imports once and forks for every run, so that a run starts at once and a kill falls on its work, not on imports.
+# It waits for a second line before it collects the child, whose number therefore cannot be given to another process.
+LAUNCHER = """
+import os, sys
+import circle.cli.learn
+from circle.cli import run
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(run(line.split("\\t")[:-1]))
+    print(child, flush=True)
+    sys.stdin.readline()
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.fixture
+def data(tmp_path: Path, make_stream: Any) -> Path:
+    images, labels = make_stream(2500)
+    path = tmp_path / "data.npz"
+    np.savez(path, x=images, y=np.array(["red", "green", "blue", "yellow"])[labels])
+    return path
+
+
+@pytest.fixture
+def launcher() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def tell(launcher: subprocess.Popen[str], line: str) -> str:
+    assert launcher.stdin is not None
+    assert launcher.stdout is not None
+    launcher.stdin.write(line + "\n")
+    launcher.stdin.flush()
+    return launcher.stdout.readline()
+
+
+def test_killed_at_random_moments(tmp_path: Path, data: Path, launcher: subprocess.Popen[str]) -> None:
+    reference = tmp_path / "reference"
+    assert run(["learn", str(reference), str(data), *FAST]) == 0
+    chance = random.Random(0)
+    kills = finished = 0
+    longest = 1.0
+    moments: list[int] = []
+    model = tmp_path / "model0"
+    while kills < KILLS or not finished:
+        command = ["learn", str(model), str(data), *([] if model.exists() else FAST), "--checkpoint-seconds", "0"]
+        started = time.monotonic()
+        child = int(tell(launcher, "\t".join(command) + "\t"))
+        if kills < KILLS:
+            time.sleep(chance.uniform(0.0, longest))
+            kill(child, signal.SIGKILL)
+        status = int(tell(launcher, "collect"))
+        if status == signal.SIGKILL:
+            kills += 1
+            moments.append(CircleClassifier.load(model).samples_ if model.exists() else 0)
+        else:
+            assert status == 0
+            assert model.read_bytes() == reference.read_bytes(), f"differs after {kills} kills"
+            finished += 1
+            longest = min(longest, time.monotonic() - started)
+            model = tmp_path / f"model{finished}"
+    assert any(0 < moment < 2500 for moment in moments), "some kills must fall in the middle of the work"
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
+
+
+def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any) -> None:
+    seen: list[int] = []
+
+    def report(lesson: Lesson) -> None:
+        seen.append(lesson.looked_at)
+
+    model = tiny(image_size=16)
+    lesson = teach(tmp_path / "m", open_source(data), model, should_stop=lambda: len(seen) >= 2, report=report)
+    assert lesson.stopped
+    assert lesson.learned == seen[-1] == CircleClassifier.load(tmp_path / "m").samples_
+    assert 0 < lesson.learned < lesson.total
+
+
+def test_checkpoints_are_no_more_frequent_than_asked(
+    tmp_path: Path, data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves: list[float] = []
+    monkeypatch.setattr(CircleClassifier, "save", lambda self, path: saves.append(time.monotonic()))
+    teach(tmp_path / "m", open_source(data), tiny(image_size=16), checkpoint_seconds=1e9)
+    assert len(saves) == 1, "only the one at the end"
+    teach(tmp_path / "m", open_source(data), tiny(image_size=16), checkpoint_seconds=0.0)
+    assert len(saves) > 5
+
+
+def test_labels_of_another_kind_are_refused_at_once(tmp_path: Path, data: Path, tiny: Any, make_stream: Any) -> None:
+    images, labels = make_stream(10)
+    model = tiny(image_size=16).partial_fit(images, labels)
+    before = model.copy()
+    with pytest.raises(CircleError, match="mixed types"):
+        teach(tmp_path / "m", open_source(data), model)
+    assert model.statistics_ == before.statistics_
+    assert not (tmp_path / "m").exists()
