@@ -265,6 +265,7 @@ def test_settings_are_checked(tiny: Any, stream: Stream) -> None:
         ({"groups": 0}, "groups = 0"),
         ({"extractor": "birc3d"}, "did you mean 'birc2d'"),
         ({"aspect": "round"}, "crop, pad, stretch"),
+        ({"device": "quantum"}, "device 'quantum' is not usable"),
     ]:
         with pytest.raises(CircleError, match=words):
             tiny(**changes).fit(*stream)

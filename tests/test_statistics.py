@@ -102,6 +102,17 @@ def test_the_buffer_does_not_show() -> None:
     assert statistics.samples == 3
 
 
+def test_shorter_products_elsewhere_do_not_come_here() -> None:
+    values = features(TILE, 30)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = learned(values, ["a"] * TILE).second_moment()
+        assert torch.get_float32_matmul_precision() == "medium", "the setting is the user's"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert torch.equal(found, values.double().T @ values.double())
+
+
 def test_a_removed_class_leaves_its_scatter() -> None:
     values, labels = features(90, 8), ["a", "b", "c"] * 30
     statistics = learned(values, labels)

@@ -388,6 +388,10 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         """Build what config and seed determine, with nothing learned."""
         if self.groups < 1 or self.members < 1:
             raise CircleError(f"groups = {self.groups}, members = {self.members}: expected at least 1 of each")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise CircleError(f"device {self.device!r} is not usable: {str(error).splitlines()[0]}") from error
         self.image_ = image
         self.groups_ = build_groups(
             resolve("extractor", self.extractor),

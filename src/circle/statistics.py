@@ -188,7 +188,17 @@ class Statistics:
         """Multiply the waiting samples into the sums."""
         if not self._buffered or self._buffer is None:
             return
-        features = self._buffer[: len(self._buffered)].to(torch.float32)
+        # Whoever allows PyTorch faster, shorter products elsewhere must not get them here.
+        precision = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            self._multiply(self._buffer)
+        finally:
+            torch.set_float32_matmul_precision(precision)
+        self._buffered = []
+
+    def _multiply(self, buffer: Tensor) -> None:
+        features = buffer[: len(self._buffered)].to(torch.float32)
         rows, position = torch.tensor(self._buffered).unique(return_inverse=True)
         membership = torch.zeros(len(rows), len(features))
         membership[position, torch.arange(len(features))] = 1.0
@@ -196,7 +206,6 @@ class Statistics:
         self._sums[rows.to(self.device)] += (membership.to(self.device) @ features).to(torch.float64)
         for start, strip in zip(range(0, self.size, STRIP), self._strips, strict=True):
             strip += features[:, start : start + strip.shape[0]].T @ features[:, start:]
-        self._buffered = []
 
     # -- algebra ---------------------------------------------------------------------------------------------
 
