@@ -13,7 +13,7 @@ from circle.config import Config
 from circle.extractors import Extractor, Grid, ImageShape, ParameterCount, build_extractor, calibrate, extract
 from circle.extractors.calibration import pink_noise
 
-CALIBRATION_IMAGES = 256
+CALIBRATION_IMAGES = 128
 LEVELS_PER_DEVIATION = 8.0
 
 # Extractors are frozen and determined by their key, so all models of a process share them.
