@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.text import Text
+
+from circle.errors import CircleError
 
 
 def output() -> Console:
@@ -65,3 +68,9 @@ def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
         console.print(f"[yellow]skipped[/] {reason}", soft_wrap=True)
     if len(unreadable) > shown:
         console.print(f"[yellow]skipped[/] {len(unreadable) - shown:,} more", soft_wrap=True)
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """Refuse to replace a file unless asked to."""
+    if path.exists() and not force:
+        raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")

@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from circle.cli import console
-from circle.errors import CircleError
 from circle.teaching import merge_files
 
 
@@ -33,8 +32,7 @@ def merge(
     force
         Replace the output file where it exists.
     """
-    if output.exists() and not force:
-        raise CircleError(f"{output}: exists already; choose another name, or add --force to replace it")
+    console.check_output(output, force=force)
     merged, twice = merge_files([first, second, *more], output)
     if twice:
         console.messages().print(

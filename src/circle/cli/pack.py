@@ -8,7 +8,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from circle.cli import console
-from circle.errors import CircleError
 from circle.learner import CircleClassifier
 
 
@@ -24,8 +23,7 @@ def pack(model: Path, output: Path, /, *, force: Annotated[bool, Parameter(negat
     force
         Replace the output file where it exists.
     """
-    if output.exists() and not force:
-        raise CircleError(f"{output}: exists already; choose another name, or add --force to replace it")
+    console.check_output(output, force=force)
     CircleClassifier.load(model).save(output, for_prediction=True)
     console.output().print(
         f"{output}: {console.size(output.stat().st_size)}, predicts only; {model} has "
