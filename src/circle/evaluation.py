@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from circle.errors import CircleError, UnreadableImageError
-from circle.learner import TILE, CircleClassifier
+from circle.learner import CircleClassifier
+from circle.machinery import TILE
 from circle.streams.sources import Sample, Source
 
 

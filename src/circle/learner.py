@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from circle.config import Config
-from circle.ensemble import Group, build_groups
-from circle.errors import CircleError, NotLearnedError
-from circle.extractors import Grid, ImageShape, ParameterCount
-from circle.heads import HeadConfig, LinearScores, build_head
-from circle.labels import check_one_kind, label_array, plain_labels
-from circle.ledger import Ledger
+from circle.errors import CircleError
+from circle.extractors import ParameterCount
+from circle.labels import label_array, plain_labels
+from circle.machinery import Machinery
 from circle.presets import read_preset
 from circle.registry import resolve
 from circle.statistics import Statistics
-from circle.streams.batches import ImageBatch, ImageWish
 from circle.streams.decode import ImageConfig
 
-TILE = 256  # images in the working set while learning or predicting, however many are given
 
-
-class CircleClassifier(ClassifierMixin, BaseEstimator):
+class CircleClassifier(ClassifierMixin, Machinery):
     """An image classifier that learns from a stream, in any order, and never forgets.
 
     k groups of m frozen random extractors turn an image into k feature vectors; each group has a head that is a
@@ -180,6 +175,17 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         self.ledger_.discard_class(label)
         return self
 
+    def learn_features(self, features: Sequence[Tensor], labels: Sequence[Hashable]) -> None:
+        """Learn samples whose features, one tensor [B, size] per group, were computed before by ``groups_``."""
+        for statistics, values in zip(self.statistics_, features, strict=True):
+            statistics.update(values, labels)
+
+    def prepare(self, image: ImageConfig) -> Self:
+        """Build the extractors for images of this shape before any has been seen; nothing is learned."""
+        if not self._started:
+            self._start(image)
+        return self
+
     # -- predicting ------------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> np.ndarray:
@@ -192,16 +198,19 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         self._require_learned()
         batch = self._batch(X)
         batch.check()
-        heads = self._materialised()
-        temperature = self._head_config().temperature
         result = np.empty((len(batch), len(self.classes_)))
         for start, images in self._tiles(batch):
-            average = sum(
-                torch.softmax(head(group.features(images)) / temperature, 1)
-                for group, head in zip(self.groups_, heads, strict=True)
-            )
-            result[start : start + len(images)] = (average / len(heads)).cpu().numpy()  # pyright: ignore
+            features = [group.features(images) for group in self.groups_]
+            result[start : start + len(images)] = self.probabilities(features).cpu().numpy()
         return result
+
+    def probabilities(self, features: Sequence[Tensor]) -> Tensor:
+        """Probabilities [B, C] from features, one tensor [B, size] per group: the average over the heads."""
+        self._require_learned()
+        temperature = self._head_config().temperature
+        heads = self._materialised()
+        parts = [torch.softmax(head(z) / temperature, 1) for head, z in zip(heads, features, strict=True)]
+        return torch.stack(parts).mean(0)
 
     @property
     def classes_(self) -> np.ndarray:
@@ -288,172 +297,30 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         learnable = sum(group.size for group in self.groups_) * len(self._classes())
         return sum((group.parameter_count() for group in self.groups_), ParameterCount(learnable=learnable))
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Everything learned as tensors: counts, and per group sums and one triangle of the second moment."""
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned: classes, counts, and per group sums, one triangle of the second moment, orphans."""
         self._require_learned()
-        state = {"counts": self.statistics_[0].counts}
+        state: dict[str, Any] = {"classes": self._classes(), "counts": self.statistics_[0].counts}
         for index, statistics in enumerate(self.statistics_):
-            state[f"group{index}.sums"] = statistics.sums
-            state[f"group{index}.triangle"] = statistics.triangle()
+            state[f"group{index}"] = {
+                "sums": statistics.sums,
+                "triangle": statistics.triangle(),
+                "orphan_degrees": statistics.orphan_degrees,
+            }
         return state
 
-    # -- inside ----------------------------------------------------------------------------------------------
-
-    _cache: dict[Any, list[LinearScores]]  # a container, because predicting must not change the estimator itself
-    _prediction_only = False
-    _stored_classes: Sequence[Hashable] = ()
-    _stored_samples = 0
-
-    @property
-    def ledger_(self) -> Ledger:
-        """Which files ``circle learn`` has taught; images given to ``partial_fit`` are not recorded."""
-        if "_ledger" not in self.__dict__:
-            self._ledger = Ledger()
-        return self._ledger
-
-    @property
-    def _started(self) -> bool:
-        return hasattr(self, "groups_")
-
-    def _classes(self) -> list[Hashable]:
-        return list(self._stored_classes) if self._prediction_only else self.statistics_[0].classes
-
-    def _require_learned(self) -> None:
-        if not self._started or not self._classes():
-            raise NotLearnedError("this model has not learned anything yet: call partial_fit, or run `circle learn`")
-
-    def _require_learning(self) -> None:
-        if self._prediction_only:
-            raise CircleError("this model only predicts: learn with the learning model it was made from")
-
-    def _require_same_kind(self, other: CircleClassifier) -> None:
-        for model in (self, other):
-            model._require_learned()
-            model._require_learning()
-        mine, theirs = self.settings(), other.settings()
-        for name in mine:
-            if mine[name] != theirs[name]:
-                raise CircleError(f"models with different {name} do not combine: {mine[name]} and {theirs[name]}")
-        for my_group, their_group in zip(self.groups_, other.groups_, strict=True):
-            if not (
-                torch.equal(my_group.grid.scale, their_group.grid.scale)
-                and torch.equal(my_group.grid.offset, their_group.grid.offset)
-            ):
-                raise CircleError("models calibrated differently do not combine: start both from one empty model file")
-
-    def input_config(self) -> ImageConfig:
-        """The shape that files and PIL images are brought to; known before anything was learned."""
-        return self.image_ if self._started else self._wish().decided(32, 32, 3)
-
-    def settings(self) -> dict[str, Any]:
-        """The resolved settings that decide what a model learns from an image; plain data."""
-        return {
-            "extractor": resolve("extractor", self.extractor).to_dict(),
-            "head": resolve("head", self.head).to_dict(),
-            "groups": self.groups,
-            "members": self.members,
-            "seed": self.seed,
-            "quantise": self.quantise,
-            "image": self.image_.to_dict(),
-        }
-
-    def _head_config(self) -> HeadConfig:
-        config = resolve("head", self.head)
-        assert isinstance(config, HeadConfig)
-        return config
-
-    def _accepted(self, X: Any, y: Any) -> tuple[ImageBatch, list[Hashable]]:
-        """Images and labels, all of them checked before anything changes."""
-        if y is None:
-            raise CircleError("requires y to be passed, but the target y is None: one label per image")
-        labels = plain_labels(y)
-        batch = self._batch(X)
-        if len(labels) != len(batch):
-            raise CircleError(f"{len(labels)} labels for {len(batch)} images: expected one each")
-        known = self._classes()[:1] if self._started else []
-        check_one_kind([*known, *labels])
-        batch.check()
-        return batch, labels
-
-    def _batch(self, X: Any) -> ImageBatch:
-        if self._started:
-            return ImageBatch(X, self.image_, resize=self.image_size is not None)
-        return ImageBatch(X, self._wish(), resize=self.image_size is not None)
-
-    def _wish(self) -> ImageWish:
-        size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
-        return ImageWish(size, self.channels, self.aspect, self.background)
-
-    def _start(self, image: ImageConfig, grids: Sequence[Grid] | None = None) -> None:
-        """Build what config and seed determine, with nothing learned."""
-        if self.groups < 1 or self.members < 1:
-            raise CircleError(f"groups = {self.groups}, members = {self.members}: expected at least 1 of each")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise CircleError(f"device {self.device!r} is not usable: {str(error).splitlines()[0]}") from error
-        self.image_ = image
-        self.groups_ = build_groups(
-            resolve("extractor", self.extractor),
-            ImageShape(image.channels, image.height, image.width),
-            groups=self.groups,
-            members=self.members,
-            seed=self.seed,
-            quantise=self.quantise,
-            device=self.device,
-            grids=grids,
-        )
-        self.statistics_ = [self._new_statistics(group) for group in self.groups_]
-        self.n_features_in_ = image.channels * image.height * image.width
-        self._cache = {}
-
-    def _new_statistics(self, group: Group) -> Statistics:
-        return Statistics(group.size, exact=self.quantise, device=self.device)
-
-    def _tiles(self, batch: ImageBatch) -> Iterator[tuple[int, Tensor]]:
-        for start in range(0, len(batch), TILE):
-            yield start, batch.tile(start, start + TILE).to(self.device)
-
-    def _learn(self, batch: ImageBatch, labels: Sequence[Hashable]) -> None:
-        for start, images in self._tiles(batch):
-            features = [group.features(images) for group in self.groups_]
-            for statistics, values in zip(self.statistics_, features, strict=True):
-                statistics.update(values, labels[start : start + len(images)])
-
-    def _subtract(self, batch: ImageBatch, labels: Sequence[Hashable]) -> None:
-        """Take samples out of all groups, or out of none where they were not learned."""
-        parts = [self._new_statistics(group) for group in self.groups_]
-        for start, images in self._tiles(batch):
-            for part, group in zip(parts, self.groups_, strict=True):
-                part.update(group.features(images), labels[start : start + len(images)])
-        self.statistics_[:] = [mine - part for mine, part in zip(self.statistics_, parts, strict=True)]
-
-    def _materialised(self) -> list[LinearScores]:
-        """The heads, computed when first needed and kept until the statistics change."""
-        if self._prediction_only:
-            return self._cache[None]
-        key = (self.head, *((id(statistics), statistics.version) for statistics in self.statistics_))
-        if key not in self._cache:
-            head = build_head(resolve("head", self.head))
-            scores = [head.materialise(statistics).rounded() for statistics in self.statistics_]
-            self._cache.clear()
-            self._cache[key] = scores
-        return self._cache[key]
-
-    def set_params(self, **params: Any) -> Self:
-        """As in scikit-learn; ``extractor__width=60`` replaces the frozen config by a changed one."""
-        plain = {name: value for name, value in params.items() if "__" not in name}
-        super().set_params(**plain)
-        for name, value in params.items():
-            part, _, setting = name.partition("__")
-            if setting:
-                if part not in ("extractor", "head"):
-                    raise CircleError(f"unknown parameter {name!r}: only extractor and head have settings of their own")
-                setattr(self, part, resolve(part, getattr(self, part)).replace(**{setting: value}))
+    def load_state_dict(self, state: Mapping[str, Any]) -> Self:
+        """Take over what :meth:`state_dict` gave; the model must be prepared with the same settings."""
+        self.statistics_ = [
+            Statistics.from_parts(
+                state["classes"],
+                state["counts"],
+                state[f"group{index}"]["sums"],
+                state[f"group{index}"]["triangle"],
+                orphan_degrees=state[f"group{index}"]["orphan_degrees"],
+                exact=self.quantise,
+                device=self.device,
+            )
+            for index in range(self.groups)
+        ]
         return self
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.three_d_array = True
-        tags.input_tags.positive_only = True
-        return tags

@@ -16,7 +16,8 @@ import torch
 from circle import checkpoint
 from circle.errors import CircleError, UnreadableImageError
 from circle.labels import check_one_kind
-from circle.learner import TILE, CircleClassifier
+from circle.learner import CircleClassifier
+from circle.machinery import TILE
 from circle.streams.decode import ImageConfig
 from circle.streams.sources import Sample, Source, open_source, open_unlabelled
 
