@@ -104,16 +104,20 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
         Settings of a part are written with two underscores: ``from_preset("small", extractor__width=60)``.
         """
-        settings = read_preset(preset)
-        settings.pop("description", None)
+        return cls.from_settings(read_preset(preset), f"preset {preset}").set_params(**changes)
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any], where: str = "settings") -> Self:
+        """A classifier from plain data, as a preset file holds it; ``where`` names it in an error."""
+        settings = {name: value for name, value in settings.items() if name != "description"}
         names = cls._get_param_names()
         unknown = [name for name in settings if name not in names]
         if unknown:
-            raise CircleError(f"preset {preset}: unknown setting {unknown[0]!r}; known: {', '.join(names)}")
+            raise CircleError(f"{where}: unknown setting {unknown[0]!r}; known: {', '.join(names)}")
         for kind in ("extractor", "head"):
             if kind in settings:
                 settings[kind] = resolve(kind, settings[kind])
-        return cls(**settings).set_params(**changes)
+        return cls(**settings)
 
     # -- learning --------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 
 from circle import BiRC2DConfig, CircleClassifier
 from circle.benchmark.method import CircleMethod, Method, Task, predict
+from circle.benchmark.state import load_state, same_state, save_state
 from circle.registry import entry, list_methods
+from circle.streams.decode import ImageConfig
 
 
 def make(name: str, seed: int) -> Method:
@@ -44,17 +47,32 @@ def test_learns_what_it_is_shown(name: str, tasks: list[Task]) -> None:
     assert bool(torch.isfinite(scores).all())
 
 
-def test_the_seed_decides(name: str, tasks: list[Task]) -> None:
-    def state(seed: int) -> dict[str, torch.Tensor]:
-        torch.manual_seed(seed + 100)  # the global generator has no say
-        method = make(name, seed)
-        for task in tasks:
-            method.learn(task)
-        return {key: value for key, value in method.state_dict().items() if isinstance(value, torch.Tensor)}
+def taught(name: str, seed: int, tasks: list[Task]) -> Method:
+    torch.manual_seed(seed + 100)  # the global generator has no say
+    method = make(name, seed)
+    for task in tasks:
+        method.learn(task)
+    return method
 
-    one, again, other = state(0), state(0), state(1)
-    assert all(torch.equal(one[key], again[key]) for key in one)
-    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+def test_the_seed_decides(name: str, tasks: list[Task]) -> None:
+    one, again, other = (taught(name, seed, tasks).state_dict() for seed in (0, 0, 1))
+    assert same_state(one, again)
+    assert not same_state(one, other)
+
+
+def test_goes_on_from_a_saved_state(name: str, tasks: list[Task], tmp_path: Path) -> None:
+    """A method made anew and given the state after the first task ends up where an uninterrupted one does."""
+    save_state(tmp_path / "state", taught(name, 0, tasks[:1]).state_dict(), {})
+    resumed = make(name, seed=0)
+    if isinstance(resumed, CircleMethod):
+        resumed.classifier.prepare(ImageConfig(height=16, width=16, channels=3))
+    resumed.load_state_dict(load_state(tmp_path / "state")[0])
+    resumed.learn(tasks[1])
+    whole = taught(name, 0, tasks)
+    assert same_state(resumed.state_dict(), whole.state_dict())
+    assert torch.equal(resumed.scores(tasks[0].images), whole.scores(tasks[0].images))
+    assert resumed.parameter_count() == whole.parameter_count()
 
 
 def test_one_class_per_task_is_legal(name: str, tasks: list[Task]) -> None:

@@ -13,9 +13,10 @@ from torch.nn import functional
 from torch.optim.adam import adam
 
 from circle import parallel
-from circle.benchmark.method import Task
+from circle.benchmark.method import Images, Task
 from circle.config import Config, option
 from circle.errors import CircleError, NotLearnedError
+from circle.extractors import ParameterCount
 from circle.labels import plain_labels
 from circle.registry import register
 
@@ -84,7 +85,7 @@ class FineTune:
 
     def learn(self, task: Task) -> None:
         """Train on this task's images, uint8 [N, H, W] or [N, H, W, C], with a fresh optimiser."""
-        images = _to_channels_first(task.images)
+        images = _to_channels_first(np.asarray(task.images))
         self._check_channels(images)
         new = [label for label in task.classes if label not in self._classes]
         self._grow(images.shape[1], new)
@@ -93,11 +94,11 @@ class FineTune:
         # One thread: steps this small run no faster on two, and ten times slower when another program wants one.
         parallel.run([lambda: self._train(images, targets)])
 
-    def scores(self, images: np.ndarray) -> Tensor:
+    def scores(self, images: Images) -> Tensor:
         """Logits of all classes seen so far, [N, len(classes)]."""
         if not self._classes:
             raise NotLearnedError("the fine-tuned network has not learned anything yet")
-        pixels = _to_channels_first(images)
+        pixels = _to_channels_first(np.asarray(images))
         self._check_channels(pixels)
         with torch.no_grad():
             return torch.cat([self._forward(batch) for batch in pixels.split(SCORING_BATCH)])
@@ -109,6 +110,14 @@ class FineTune:
             "classes": list(self._classes),
             "generator": self._generator.get_state(),
         }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._parameters = {name: parameter.clone() for name, parameter in state["parameters"].items()}
+        self._classes = list(state["classes"])
+        self._generator.set_state(state["generator"])
+
+    def parameter_count(self) -> ParameterCount:
+        return ParameterCount(learnable=sum(parameter.numel() for parameter in self._parameters.values()))
 
     def _train(self, images: Tensor, targets: Tensor) -> None:
         """Adam on images uint8 [N, C, H, W] and their rows of the head [N]."""

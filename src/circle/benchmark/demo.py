@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from circle.baselines.finetune import FineTune
-from circle.benchmark.method import CircleMethod, Method, Task, predict
+from circle.benchmark.method import CircleMethod, Images, Method, Task, predict
 from circle.benchmark.metrics import DEFINITIONS, StreamRecord, count_correct
 from circle.benchmark.plots import plot_streams
 from circle.benchmark.protocol import split_tasks
@@ -63,7 +63,7 @@ class ClassMeanView(CircleMethod):
         # Not once at the start: an empty classifier has no statistics yet that a view could share.
         self.view = self.classifier.with_head("ncm")
 
-    def scores(self, images: np.ndarray) -> Tensor:
+    def scores(self, images: Images) -> Tensor:
         return CircleMethod(self.view).scores(images)
 
 

@@ -10,18 +10,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from circle.benchmark.views import ImageView
 from circle.errors import CircleError
+from circle.extractors import ParameterCount
 from circle.labels import ordered, plain_labels
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
+    from circle.streams.datasets import ImageSet
+
+TILE = 1024  # images learned or scored together
+
+
+Images = np.ndarray | ImageView
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What arrives at once: images uint8 [N, H, W] or [N, H, W, C], and one label for each, [N]."""
+    """What arrives at once: images uint8 [N, H, W] or [N, H, W, C], and one label for each, [N].
 
-    images: np.ndarray
+    The images may be a view that reads them when sliced; ``np.asarray`` brings them all into memory.
+    """
+
+    images: Images
     labels: np.ndarray
 
     def __post_init__(self) -> None:
@@ -55,36 +66,84 @@ class Method(Protocol):
         """Learn from this task's images; they are gone afterwards."""
         ...
 
-    def scores(self, images: np.ndarray) -> Tensor:
+    def scores(self, images: Images) -> Tensor:
         """How well each class seen so far fits: [N, len(classes)], the largest wins."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was learned."""
+        """All that was learned and all that decides how learning goes on: tensors and plain data, nested."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where :meth:`state_dict` was taken, as if nothing had happened."""
+        ...
+
+    def parameter_count(self) -> ParameterCount:
+        """Learnable, fixed and generated numbers, once something was learned."""
         ...
 
 
-def predict(method: Method, images: np.ndarray) -> list[Hashable]:
+def predict(method: Method, images: Images) -> list[Hashable]:
     """The class with the largest score for each image, argmax_c scores[i, c], as labels [N]."""
     classes = list(method.classes)
     return [classes[column] for column in method.scores(images).argmax(dim=1).tolist()]
 
 
 class CircleMethod:
-    """CIRCLE as a benchmark method: scores are its class probabilities."""
+    """CIRCLE as a benchmark method: scores are its class probabilities.
+
+    What it has learned does not depend on how the stream was cut (``order_free``), so one pass serves all splits
+    into tasks. Features that were computed before (:meth:`use_features`) are taken from there instead of anew.
+    """
+
+    order_free = True
 
     def __init__(self, classifier: CircleClassifier) -> None:
         self.classifier = classifier
+        self._features: dict[int, list[list[np.ndarray]]] = {}
 
     @property
     def classes(self) -> Sequence[Hashable]:
         return plain_labels(getattr(self.classifier, "classes_", ()))
 
-    def learn(self, task: Task) -> None:
-        self.classifier.partial_fit(task.images, task.labels)
+    def use_features(self, images: ImageSet, features: list[list[np.ndarray]]) -> None:
+        """Features of all images of a set: for each group, for each member, int8 [N, size]."""
+        self._features[id(images)] = features
 
-    def scores(self, images: np.ndarray) -> Tensor:
-        return torch.as_tensor(self.classifier.predict_proba(images))
+    def learn(self, task: Task) -> None:
+        labels = plain_labels(task.labels)
+        for start in range(0, len(labels), TILE):
+            part = slice(start, start + TILE)
+            features = self._cached(task.images, part)
+            if features is None:
+                self.classifier.partial_fit(task.images[part], labels[part])
+            else:
+                self.classifier.learn_features(features, labels[part])
+
+    def scores(self, images: Images) -> Tensor:
+        parts = []
+        for start in range(0, len(images), TILE):
+            part = slice(start, start + TILE)
+            features = self._cached(images, part)
+            if features is None:
+                parts.append(torch.as_tensor(self.classifier.predict_proba(images[part])))
+            else:
+                parts.append(self.classifier.probabilities(features))
+        return torch.cat(parts)
+
+    def _cached(self, images: Images, part: slice) -> list[Tensor] | None:
+        """Features of a part of a view for each group, where there are any."""
+        features = self._features.get(id(images.source)) if isinstance(images, ImageView) else None
+        if features is None or isinstance(images, np.ndarray):
+            return None
+        indices = images.indices[part]
+        return [torch.cat([torch.from_numpy(member[indices]) for member in group], 1) for group in features]
 
     def state_dict(self) -> dict[str, Any]:
         return self.classifier.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.classifier.load_state_dict(state)
+
+    def parameter_count(self) -> ParameterCount:
+        return self.classifier.parameter_count()

@@ -44,3 +44,28 @@ def split_tasks(classes: Sequence[Label], tasks: int, class_order_seed: int = 0)
     order = class_order(classes, class_order_seed)
     size = len(order) // tasks
     return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def task_sizes(tasks: str | int, classes: int) -> list[int]:
+    """Numbers of classes per task from a specification.
+
+    ``"20"`` is 20 equal tasks. ``"50+50x1"`` is a first task of 50 classes and then 50 tasks of one (a warm start);
+    the parts must add up to all classes.
+
+    >>> task_sizes("4", 12), task_sizes("6+3x2", 12)
+    ([3, 3, 3, 3], [6, 2, 2, 2])
+    """
+    text = str(tasks)
+    if text.isdecimal():
+        return [len(task) for task in split_tasks(range(classes), int(text))]
+    sizes: list[int] = []
+    for part in text.split("+"):
+        count, _, size = part.rpartition("x")
+        if not size.isdecimal() or not (count or "1").isdecimal():
+            raise CircleError(f"tasks {text!r}: expected a number such as 20, or sizes such as 50+50x1")
+        sizes += [int(size)] * int(count or 1)
+    if sum(sizes) != classes or 0 in sizes:
+        raise CircleError(
+            f"tasks {text!r} hold {sum(sizes)} classes: expected all {classes}, at least one in each task"
+        )
+    return sizes

@@ -31,6 +31,9 @@ for name, text in {
     app.command(f"circle.cli.{name}:{name}", name=name, help=text)
 
 
+app.command("circle.cli.bench:app", name="bench", help="Run class-incremental experiments and report them.")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; every error a user can cause is one line on stderr and a non-zero exit."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))

@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 from circle.config import Config
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
+from circle.presets import DEFAULT
 from circle.registry import Kind, entry, list_extractors, list_heads, resolve
 
 _MODEL = Group("Settings of a new model", sort_key=10)
@@ -69,10 +70,11 @@ class ModelFlags:
             values[kind] = {name: value for name, value in (values[kind] or {}).items() if value is not None}
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
-    def new_model(self) -> CircleClassifier:
-        """A model from the preset with the given flags on top."""
+    def new_model(self, base: CircleClassifier | None = None) -> CircleClassifier:
+        """A model from the preset, or from ``base`` in its stead, with the given flags on top."""
         given = self.given()
-        model = CircleClassifier.from_preset(given.pop("preset", "small"))
+        preset = given.pop("preset", DEFAULT)
+        model = base or CircleClassifier.from_preset(preset)
         for kind in ("extractor", "head"):
             if kind in given:
                 given[kind] = _changed(kind, resolve(kind, getattr(model, kind)), given[kind])

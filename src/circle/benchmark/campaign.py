@@ -1,0 +1,151 @@
+"""From a request ("these methods, splits and seeds on that data set") to runs, with what they share computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from circle.benchmark.features import FeatureStore, check_disk
+from circle.benchmark.method import CircleMethod, Method
+from circle.benchmark.protocol import task_sizes
+from circle.benchmark.runner import Plan, Stream
+from circle.ensemble import Group
+from circle.errors import CircleError
+from circle.learner import CircleClassifier
+from circle.registry import entry
+from circle.statistics import STRIP
+from circle.streams.datasets import Dataset, ImageSet
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one call of ``circle bench run`` asks for."""
+
+    methods: tuple[str, ...]
+    tasks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    preset: str | None
+    label: str | None
+    class_order_seed: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be done: its plan, its folder and how to make its method."""
+
+    plan: Plan
+    folder: Path
+    build: Callable[[], Method]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes that a run will take at most, and what there is."""
+
+    memory: int
+    memory_available: int | None
+    disk: int
+
+    def check(self) -> None:
+        if self.memory_available is not None and self.memory > self.memory_available:
+            raise CircleError(
+                f"needs about {self.memory / 1e9:.1f} GB of memory, {self.memory_available / 1e9:.1f} GB are there: "
+                "use fewer members or groups, or a smaller preset"
+            )
+
+
+def jobs(
+    request: Request, dataset: Dataset, output: Path, new_classifier: Callable[[int], CircleClassifier]
+) -> Iterator[Job]:
+    """The runs of a request. A method that does not care how the stream is cut does all splits in one run."""
+    for split in request.tasks:
+        task_sizes(split, len(dataset.classes))  # says at once which splits are impossible
+    for name in request.methods:
+        for seed in request.seeds:
+            if name == CIRCLE:
+                yield _circle_job(request, request.tasks, seed, dataset, output, new_classifier)
+            else:
+                for split in request.tasks:
+                    yield _method_job(request, name, split, seed, dataset, output)
+
+
+CIRCLE = "circle"
+
+
+def _circle_job(
+    request: Request,
+    tasks: Sequence[str],
+    seed: int,
+    dataset: Dataset,
+    output: Path,
+    new_classifier: Callable[[int], CircleClassifier],
+) -> Job:
+    classifier = new_classifier(seed)
+    config = {**classifier.part_settings(), "image": dataset.image.to_dict()}
+    label = request.label or f"CIRCLE {request.preset or 'small'}"
+    plan = _plan(request, CIRCLE, label, tuple(tasks), seed, config)
+    return Job(plan, _folder(output, dataset, plan), lambda: CircleMethod(classifier.prepare(dataset.image)))
+
+
+def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dataset, output: Path) -> Job:
+    registered = entry("method", name)
+    config = registered.config()
+    plan = _plan(request, name, request.label or name, (split,), seed, config.to_dict())
+    return Job(plan, _folder(output, dataset, plan), lambda: registered.part(config, seed=seed))
+
+
+def _plan(request: Request, method: str, label: str, tasks: tuple[str, ...], seed: int, config: dict[str, Any]) -> Plan:
+    return Plan(method, label, request.preset, tasks, seed, config, request.class_order_seed, request.command)
+
+
+def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
+    name = "-".join([plan.label.lower().replace(" ", "-"), "t" + "_".join(plan.tasks), f"seed{plan.seed}"])
+    return output / dataset.name / "".join(letter if letter.isalnum() or letter in "-_+" else "-" for letter in name)
+
+
+def estimate(method: Method, stream: Stream, store: FeatureStore | None) -> Estimate:
+    """What a run of CIRCLE will need before it starts; other methods are small."""
+    memory = disk = 0
+    if isinstance(method, CircleMethod):
+        groups = method.classifier.groups_
+        classes = len(stream.order)
+        memory = sum(_statistics_bytes(group, classes) for group in groups)
+        memory += 3 * 8 * max(group.size for group in groups) ** 2  # the covariance, its factor, a work space
+        if store is not None:
+            sets = (stream.dataset.train, stream.dataset.test)
+            disk = sum(store.missing_bytes(group, images) for group in groups for images in sets)
+            check_disk(store.folder, disk)
+    return Estimate(memory, _memory_available(), disk)
+
+
+def cache_features(
+    method: Method, stream: Stream, store: FeatureStore, report: Callable[[str, int, int], None]
+) -> None:
+    """Compute, or find, the features of all images for a method with frozen extractors."""
+    if not isinstance(method, CircleMethod):
+        return
+    for split, images in (("training", stream.dataset.train), ("test", stream.dataset.test)):
+
+        def told(done: int, split: str = split, images: ImageSet = images) -> None:
+            report(split, done, len(images))
+
+        parts = [store.group_features(group, images, told) for group in method.classifier.groups_]
+        method.use_features(images, parts)
+
+
+def _statistics_bytes(group: Group, classes: int) -> int:
+    return 8 * (group.size * (group.size + STRIP) // 2 + classes * group.size) + 1024 * group.size
+
+
+def _memory_available() -> int | None:
+    """Memory that can be taken without swapping, where the system tells."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

@@ -1,0 +1,186 @@
+"""The record of a run: a folder with ``run.json`` (what was run, where) and ``rows.jsonl`` (what came of it).
+
+Rows are appended and never changed. A row is an evaluation: after so many classes of the class order, so many
+right answers on each. Every metric follows from these counts, so nothing else is stored twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import circle
+from circle.benchmark.metrics import StreamRecord
+from circle.benchmark.protocol import task_sizes
+from circle.checkpoint import atomic_path
+from circle.errors import CircleError
+
+INFO, ROWS = "run.json", "rows.jsonl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation. Seconds and samples count from the start of the run."""
+
+    classes_seen: int
+    correct: list[int]  # [C] in class order; 0 for classes yet to come
+    samples: int
+    learning_seconds: float
+    evaluation_seconds: float
+
+
+@dataclass
+class Run:
+    """One method with one seed on one data set, evaluated wherever one of its task splits ends a task.
+
+    ``info`` holds, as plain data: ``method`` (its registered name), ``label`` (how reports call it), ``preset``,
+    ``dataset``, ``tasks`` (list of specifications such as "20"), ``seed``, ``class_order_seed``, ``class_order``
+    (class names), ``test_images`` (per class, in class order), ``config`` (resolved), ``command``, ``started``,
+    ``versions``, ``commit``, ``machine``; and once it ended ``finished``, ``peak_memory_bytes``, ``parameters``
+    (learnable, fixed, generated) and, where it was stopped before its end, ``stopped`` with the reason.
+    """
+
+    folder: Path
+    info: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.rows) and self.rows[-1].classes_seen == len(self.info["class_order"])
+
+    def record(self, tasks: str) -> StreamRecord:
+        """Counts at the ends of the tasks of one split; a run that was stopped gives the tasks it reached."""
+        sizes = task_sizes(tasks, len(self.info["class_order"]))
+        ends = np.cumsum(sizes)
+        by_end = {row.classes_seen: row for row in self.rows}
+        reached = [int(end) for end in ends if int(end) in by_end]
+        if not reached or reached != [int(end) for end in ends[: len(reached)]]:
+            raise CircleError(f"{self.folder}: no rows for {tasks} tasks")
+        seen = reached[-1]
+        order = self.info["class_order"][:seen]
+        starts = [0, *reached[:-1]]
+        return StreamRecord(
+            np.array([by_end[end].correct[:seen] for end in reached]),
+            np.array(self.info["test_images"][:seen]),
+            [order[start:stop] for start, stop in zip(starts, reached, strict=True)],
+        )
+
+    def seconds(self, tasks: str) -> list[tuple[float, float]]:
+        """(learning, evaluation) seconds since the start at the end of each task of one split."""
+        ends = set(np.cumsum(task_sizes(tasks, len(self.info["class_order"]))).tolist())
+        return [(row.learning_seconds, row.evaluation_seconds) for row in self.rows if row.classes_seen in ends]
+
+
+def write_info(folder: Path, info: dict[str, Any]) -> None:
+    """Replace ``run.json`` in one step."""
+    with atomic_path(folder / INFO) as temporary:
+        temporary.write_text(json.dumps(info, indent=1) + "\n")
+
+
+def append_row(folder: Path, row: Row) -> None:
+    """Add a row and make sure that it is on disk."""
+    try:
+        with (folder / ROWS).open("a") as file:
+            file.write(json.dumps(row.__dict__) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise CircleError(f"{folder / ROWS}: cannot be written ({error.strerror}); finished tasks are kept") from error
+
+
+def keep_rows(folder: Path, rows: Sequence[Row]) -> None:
+    """Replace all rows in one step: those after the last checkpoint are learned again."""
+    with atomic_path(folder / ROWS) as temporary:
+        temporary.write_text("".join(json.dumps(row.__dict__) + "\n" for row in rows))
+
+
+def read_run(folder: Path) -> Run:
+    """One run; a last line that a kill cut short is left out."""
+    try:
+        info = json.loads((folder / INFO).read_text())
+    except (OSError, ValueError) as error:
+        raise CircleError(f"{folder / INFO}: not a readable run record ({error})") from error
+    rows = []
+    path = folder / ROWS
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], start=1):
+        try:
+            rows.append(Row(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            if number == len(path.read_text().splitlines()):
+                break
+            raise CircleError(f"{path}, line {number}: not a readable row ({error})") from error
+    return Run(folder, info, rows)
+
+
+def read_runs(folders: Iterable[Path]) -> list[Run]:
+    """All runs in and below the folders, sorted by path; those without a single row are left out."""
+    found: dict[Path, Run] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise CircleError(f"{folder}: no such folder of results")
+        for path in sorted(folder.rglob(INFO)):
+            run = read_run(path.parent)
+            if run.rows:
+                found[path.parent.resolve()] = run
+    if not found:
+        raise CircleError("no results found: expected folders that `circle bench run` wrote")
+    return list(found.values())
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit and machine, for the record."""
+    return {
+        "versions": {
+            "circle": circle.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "commit": _commit(),
+        "machine": {
+            "system": platform.system(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        },
+    }
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if platform.system() == "Darwin" else 1024)
+
+
+def _commit() -> str | None:
+    """Commit of the source tree, marked where files were changed; None outside a checkout."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()

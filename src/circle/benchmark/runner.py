@@ -1,0 +1,211 @@
+"""Run one method through a stream of tasks: learn, evaluate, write down, and go on after a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from circle.benchmark import results
+from circle.benchmark.method import Method, Task
+from circle.benchmark.protocol import class_order, task_sizes
+from circle.benchmark.results import Row, Run
+from circle.benchmark.state import load_state, save_state
+from circle.benchmark.views import ImageView
+from circle.errors import CircleError
+from circle.streams.datasets import Dataset, ImageSet
+
+STATE = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run: the same plan gives the same numbers."""
+
+    method: str
+    label: str
+    preset: str | None
+    tasks: tuple[str, ...]
+    seed: int
+    config: dict[str, Any]
+    class_order_seed: int = 0
+    command: str = ""
+
+
+@dataclass
+class Progress:
+    """What a progress bar wants to know; all methods do nothing unless replaced."""
+
+    stages: Callable[[int, int], None] = lambda done, total: None
+    accuracy: Callable[[float], None] = lambda value: None
+
+
+@dataclass
+class Stream:
+    """A data set in the order in which its classes come."""
+
+    dataset: Dataset
+    order: list[int]  # label indices in class order
+    names: list[str] = field(init=False)
+    test_images: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = [self.dataset.classes[index] for index in self.order]
+        counts = np.bincount(self.dataset.test.labels, minlength=len(self.order))
+        self.test_images = counts[self.order].tolist()
+        if 0 in self.test_images:
+            raise CircleError(
+                f"{self.dataset.name}: class {self.names[self.test_images.index(0)]!r} has no test images"
+            )
+
+    @classmethod
+    def of(cls, dataset: Dataset, class_order_seed: int) -> Stream:
+        return cls(dataset, class_order(range(len(dataset.classes)), class_order_seed))
+
+    def view(self, images: ImageSet, start: int, stop: int) -> tuple[ImageView, np.ndarray]:
+        """Images of the classes start to stop of the order, as they stand in the set, and their labels."""
+        indices = np.flatnonzero(np.isin(images.labels, self.order[start:stop]))
+        return ImageView(images, indices), images.labels[indices]
+
+
+def boundaries(tasks: Sequence[str], classes: int) -> list[int]:
+    """Numbers of classes after which some split ends a task."""
+    return sorted({int(end) for split in tasks for end in np.cumsum(task_sizes(split, classes))})
+
+
+def run_stream(
+    plan: Plan,
+    stream: Stream,
+    method: Method,
+    folder: Path,
+    *,
+    progress: Progress | None = None,
+    save_seconds: float = 60.0,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Take ``method`` through the stream and keep the record in ``folder``.
+
+    Every evaluation is appended to the record. The method's state is saved at most every ``save_seconds``; a run
+    that was killed goes on from the last saved state, and its rows after that are made anew: being determined by
+    plan and data, they come out the same.
+    """
+    progress = progress or Progress()
+    ends = boundaries(plan.tasks, len(stream.order))
+    run = _open_run(plan, stream, folder)
+    if run.complete:
+        progress.stages(len(ends), len(ends))
+        return run
+    seen, learning, evaluation, samples = _resume(run, method)
+    saved = time.monotonic()
+    for end in ends:
+        if end <= seen:
+            continue
+        if should_stop():
+            save_state(folder / STATE, method.state_dict(), {"classes_seen": seen}) if seen else None
+            return run
+        progress.stages(ends.index(end), len(ends))
+        started = time.perf_counter()
+        samples += _learn(method, stream, seen, end)
+        learned = time.perf_counter()
+        correct = _evaluate(method, stream, end)
+        learning += learned - started
+        evaluation += time.perf_counter() - learned
+        seen = end
+        row = Row(end, correct, samples, learning, evaluation)
+        results.append_row(folder, row)
+        run.rows.append(row)
+        progress.accuracy(sum(correct) / sum(stream.test_images[:end]))
+        if time.monotonic() - saved >= save_seconds and end != ends[-1]:
+            save_state(folder / STATE, method.state_dict(), {"classes_seen": seen})
+            saved = time.monotonic()
+    progress.stages(len(ends), len(ends))
+    count = method.parameter_count()
+    run.info |= {
+        "finished": _now(),
+        "peak_memory_bytes": results.peak_memory_bytes(),
+        "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
+    }
+    results.write_info(folder, run.info)
+    (folder / STATE).unlink(missing_ok=True)
+    return run
+
+
+def _learn(method: Method, stream: Stream, start: int, stop: int) -> int:
+    """One task: the method gets its images and labels, not its number, and loses them when it returns."""
+    view, labels = stream.view(stream.dataset.train, start, stop)
+    try:
+        method.learn(Task(view, labels))
+    finally:
+        view.close()
+    return len(labels)
+
+
+def _evaluate(method: Method, stream: Stream, seen: int) -> list[int]:
+    """Right answers on each class in class order, among all classes seen; 0 for classes yet to come."""
+    view, labels = stream.view(stream.dataset.test, 0, seen)
+    classes: list[Hashable] = list(method.classes)
+    chosen = method.scores(view).argmax(1).cpu().numpy()
+    predicted = np.array(classes, dtype=np.int64)[chosen]
+    counts = np.bincount(labels[predicted == labels], minlength=len(stream.order))
+    return counts[stream.order].tolist()
+
+
+def _open_run(plan: Plan, stream: Stream, folder: Path) -> Run:
+    """A new record, or the one that is there if it is of the same plan."""
+    identity = {
+        "method": plan.method,
+        "dataset": stream.dataset.name,
+        "data": [stream.dataset.train.fingerprint, stream.dataset.test.fingerprint],
+        "tasks": list(plan.tasks),
+        "seed": plan.seed,
+        "class_order_seed": plan.class_order_seed,
+        "config": plan.config,
+    }
+    if (folder / results.INFO).exists():
+        run = results.read_run(folder)
+        for name, value in identity.items():
+            if run.info.get(name) != value:
+                raise CircleError(f"{folder}: holds a run with another {name}; choose another --output")
+        return run
+    folder.mkdir(parents=True, exist_ok=True)
+    info = {
+        **identity,
+        "label": plan.label,
+        "preset": plan.preset,
+        "class_order": stream.names,
+        "test_images": stream.test_images,
+        "command": plan.command,
+        "started": _now(),
+        **results.environment(),
+    }
+    results.write_info(folder, info)
+    return Run(folder, info)
+
+
+def _resume(run: Run, method: Method) -> tuple[int, float, float, int]:
+    """Classes seen, seconds of learning and of evaluation, and samples at the last saved state."""
+    path = run.folder / STATE
+    if not path.exists():
+        if run.rows:
+            results.keep_rows(run.folder, [])
+            run.rows.clear()
+        return 0, 0.0, 0.0, 0
+    state, progress = load_state(path)
+    seen = int(progress["classes_seen"])
+    kept = [row for row in run.rows if row.classes_seen <= seen]
+    if not kept or kept[-1].classes_seen != seen:
+        raise CircleError(f"{run.folder}: state and rows do not belong together; remove the folder to start anew")
+    method.load_state_dict(state)
+    if len(kept) < len(run.rows):
+        results.keep_rows(run.folder, kept)
+        run.rows[:] = kept
+    return seen, kept[-1].learning_seconds, kept[-1].evaluation_seconds, kept[-1].samples
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

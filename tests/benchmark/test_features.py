@@ -1,0 +1,69 @@
+"""The store of features on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from circle import BiRC2DConfig
+from circle.benchmark.features import FeatureStore, check_disk
+from circle.ensemble import build_groups
+from circle.errors import CircleError
+from circle.extractors import ImageShape
+from circle.streams.datasets import load_dataset
+
+CONFIG = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
+SHAPE = ImageShape(1, 32, 32)
+
+
+def test_written_once_whole_and_mended(tmp_path: Path) -> None:
+    images = load_dataset("digits").test
+    (group,) = build_groups(CONFIG, SHAPE, groups=1, members=2, seed=0)
+    store = FeatureStore(tmp_path / "features")
+    assert store.missing_bytes(group, images) == len(images) * group.size
+    seen: list[int] = []
+    parts = store.group_features(group, images, seen.append)
+    assert seen[-1] == len(images)
+    assert store.missing_bytes(group, images) == 0
+    pixels = images.images(np.arange(5))
+    import torch
+
+    expected = group.features(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255).numpy()
+    assert np.array_equal(np.concatenate([part[:5] for part in parts], 1), expected)
+
+    path = store.path(group.members[0], images)
+    before, stamp = path.read_bytes(), path.stat().st_mtime_ns
+    store.group_features(group, images)
+    assert path.stat().st_mtime_ns == stamp, "not made twice"
+    for damage in (before[:-10], b"nonsense", b""):
+        path.write_bytes(damage)
+        store.group_features(group, images)
+        assert path.read_bytes() == before, "an unreadable file is made anew"
+    assert not list(store.folder.glob("*.tmp"))
+
+
+def test_keys_depend_on_all_that_matters(tmp_path: Path) -> None:
+    digits = load_dataset("digits")
+    store = FeatureStore(tmp_path)
+
+    def path(config: BiRC2DConfig = CONFIG, seed: int = 0, images: object = digits.train) -> Path:
+        (group,) = build_groups(config, SHAPE, groups=1, members=1, seed=seed)
+        return store.path(group.members[0], images)  # pyright: ignore
+
+    paths = [path(), path(CONFIG.replace(width=3)), path(seed=1), path(images=digits.test)]
+    assert len(set(paths)) == 4
+    assert path() == paths[0]
+
+
+def test_float_features_are_not_cached(tmp_path: Path) -> None:
+    (group,) = build_groups(CONFIG, SHAPE, groups=1, members=1, seed=0, quantise=False)
+    with pytest.raises(CircleError, match="only quantised"):
+        FeatureStore(tmp_path).group_features(group, load_dataset("digits").test)
+
+
+def test_disk_is_checked_first(tmp_path: Path) -> None:
+    check_disk(tmp_path, 1000)
+    with pytest.raises(CircleError, match="do not fit"):
+        check_disk(tmp_path, 10**18)

@@ -1,0 +1,134 @@
+"""circle bench as a user calls it, on the digits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from circle.benchmark import results
+from circle.cli import run
+
+FAST = ["--extractor.stem-channels", "3", "--extractor.width", "3", "--extractor.grid", "2"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CIRCLE_DATA", str(tmp_path / "data"))
+    return tmp_path / "data" / "features"
+
+
+def bench(output: Path, *more: str) -> list[str]:
+    return ["bench", "run", "--dataset", "digits", "--output", str(output), *more]
+
+
+def test_several_splits_methods_and_seeds(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = bench(tmp_path / "out", "--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1", *FAST)
+    assert run([*arguments, "--method", "circle", "finetune"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("CIRCLE small, seed 0, T = ") == 4
+    assert printed.count("finetune, seed 1, T = ") == 4
+    runs = results.read_runs([tmp_path / "out"])
+    assert len(runs) == 2 + 2 * 4
+    circle = [one for one in runs if one.info["method"] == "circle"]
+    for one in circle:
+        finals = {one.record(split).final_accuracy for split in ("2", "5", "10", "4+6x1")}
+        assert len(finals) == 1
+        assert one.info["config"]["extractor"]["width"] == 3
+        assert one.info["command"].startswith("circle ")
+    assert circle[0].record("5").final_accuracy > 0.8
+    assert len(list(cache.glob("*.npy"))) == 4, "two seeds, training and test images"
+
+
+def test_cache_or_not_the_numbers_are_the_same(tmp_path: Path) -> None:
+    rows = []
+    for name, more in (("with", []), ("without", ["--no-cache"])):
+        assert run(bench(tmp_path / name, "--tasks", "5", *FAST, *more)) == 0
+        (one,) = results.read_runs([tmp_path / name])
+        rows.append([row.correct for row in one.rows])
+    assert rows[0] == rows[1]
+
+
+def test_killed_at_random_and_given_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = bench(tmp_path / "whole", "--tasks", "10", *FAST)
+    assert run(arguments) == 0
+    (reference,) = results.read_runs([tmp_path / "whole"])
+    command = [
+        sys.executable,
+        "-c",
+        "from circle.cli import main; main()",
+        *bench(tmp_path / "killed", "--tasks", "10"),
+    ]
+    chance = random.Random(1)
+    kills = 0
+    for attempt in range(30):
+        process = subprocess.Popen([*command, *FAST], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        rows = tmp_path / "killed" / "digits"
+        waited = time.monotonic()
+        if attempt < 4:
+            while not list(rows.rglob("rows.jsonl")) and process.poll() is None and time.monotonic() - waited < 60:
+                time.sleep(0.005)
+            time.sleep(chance.uniform(0, 0.15))
+            process.send_signal(signal.SIGKILL)
+        if process.wait() == 0:
+            break
+        kills += 1
+    assert kills >= 1
+    (one,) = results.read_runs([tmp_path / "killed"])
+    assert one.complete
+    assert [row.correct for row in one.rows] == [row.correct for row in reference.rows]
+
+
+def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more, words, code in [
+        (["--tasks", "3"], "10 classes cannot be split into 3 equal tasks: expected one of 1, 2, 5, 10", 1),
+        (["--tasks", "5+4"], "hold 9 classes", 1),
+        (["--tasks", "many"], "expected a number such as 20", 1),
+        (["--tasks", "5", "--seeds", "x"], "0-4 or 0,3,7", 1),
+        (["--tasks", "5", "--method", "magic"], "unknown method 'magic'", 1),
+        (["--tasks", "5", "--preset", "huge"], "unknown preset 'huge'", 1),
+        ([], "--tasks", 2),
+    ]:
+        capsys.readouterr()
+        assert run(bench(tmp_path / "out", *more)) == code
+        lines = capsys.readouterr().err.strip().splitlines()
+        assert len(lines) == 1
+        assert words in lines[0]
+    assert not (tmp_path / "out").exists()
+    assert run(["bench", "run", "--dataset", "digitz", "--tasks", "5"]) == 1
+    assert "did you mean 'digits'" in capsys.readouterr().err
+
+
+def test_memory_is_estimated_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    big = ["--extractor.grid", "300", "--members", "9"]
+    assert run(bench(tmp_path / "out", "--tasks", "5", *big, "--extractor.stem-channels", "40")) == 1
+    assert "GB of memory" in capsys.readouterr().err
+
+
+def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(bench(tmp_path / "out", "--tasks", "5", "--seeds", "0,1", *FAST)) == 0
+    assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
+    html = (tmp_path / "report" / "report.html").read_text()
+    (one, _) = results.read_runs([tmp_path / "out"])
+    assert "CIRCLE small" in html
+    assert f"{100 * one.record('5').final_accuracy:.1f}"[:3] in html
+    assert run(["bench", "report", str(tmp_path / "nowhere")]) == 1
+    assert "no such folder of results" in capsys.readouterr().err
+
+
+def test_records_are_json_lines(tmp_path: Path) -> None:
+    assert run(bench(tmp_path / "out", "--tasks", "2", *FAST)) == 0
+    (path,) = (tmp_path / "out").rglob("rows.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["classes_seen"] for row in rows] == [5, 10]
+    info = json.loads((path.parent / "run.json").read_text())
+    for key in ("versions", "commit", "class_order", "seed", "machine", "config", "peak_memory_bytes", "finished"):
+        assert key in info
+    assert os.sep + "home" not in json.dumps(info["command"])
