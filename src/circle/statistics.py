@@ -68,13 +68,13 @@ class Statistics:
     @property
     def counts(self) -> Tensor:
         """n, int64 [C]."""
-        self._flush()
+        self.flush()
         return self._counts[self._order()]
 
     @property
     def sums(self) -> Tensor:
         """T, float64 [C, D]."""
-        self._flush()
+        self.flush()
         return self._sums[self._order()]
 
     @property
@@ -88,7 +88,7 @@ class Statistics:
 
     def second_moment(self) -> Tensor:
         """M as a full symmetric matrix, float64 [D, D]."""
-        self._flush()
+        self.flush()
         full = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
         for start, strip in zip(range(0, self.size, STRIP), self._strips, strict=True):
             stop = start + strip.shape[0]
@@ -98,7 +98,7 @@ class Statistics:
 
     def triangle(self) -> Tensor:
         """The upper triangle of M row by row, float64 [D (D + 1) / 2]: what a file needs to hold."""
-        self._flush()
+        self.flush()
         return torch.cat([row[index:] for strip in self._strips for index, row in enumerate(strip)])
 
     @classmethod
@@ -160,7 +160,7 @@ class Statistics:
             self._buffered += rows[start : start + take]
             start += take
             if len(self._buffered) == TILE:
-                self._flush()
+                self.flush()
 
     def _check(self, features: Tensor, labels: Sequence[Hashable]) -> None:
         expected = torch.int8 if self.exact else torch.float32
@@ -184,8 +184,8 @@ class Statistics:
             self._counts = torch.cat([self._counts, torch.zeros(capacity - row, dtype=torch.int64)])
         self._rows[label] = row
 
-    def _flush(self) -> None:
-        """Multiply the waiting samples into the sums."""
+    def flush(self) -> None:
+        """Multiply the waiting samples into the sums; reading does it anyway, timing may want it sooner."""
         if not self._buffered or self._buffer is None:
             return
         # Whoever allows PyTorch faster, shorter products elsewhere must not get them here.
@@ -236,7 +236,7 @@ class Statistics:
                 "do not combine: expected the same"
             )
         check_one_kind([*list(self._rows)[:1], *list(other._rows)[:1]])
-        other._flush()
+        other.flush()
         self.version += 1
         for label, row in other._rows.items():
             if label not in self._rows:
@@ -261,7 +261,7 @@ class Statistics:
         """
         if label not in self._rows:
             raise CircleError(f"class {label!r} is not in the model")
-        self._flush()
+        self.flush()
         self.version += 1
         row = self._rows[label]
         count, total = int(self._counts[row]), self._sums[row]
@@ -282,7 +282,7 @@ class Statistics:
         self._sums[last] = 0.0
 
     def copy(self) -> Statistics:
-        self._flush()
+        self.flush()
         result = Statistics.__new__(Statistics)
         result.__dict__.update(self.__dict__)
         result._rows = dict(self._rows)

@@ -40,6 +40,14 @@ def test_one_run_several_splits(tmp_path: Path) -> None:
     assert run.seconds("2") == [(2.0, 1.0), (4.0, 2.0)]
 
 
+def test_cost_growth(tmp_path: Path) -> None:
+    run = results.read_run(write(tmp_path / "r", ROWS))
+    assert run.cost_growth("4") == 1.0
+    run.rows[-1] = Row(4, [7, 8, 17, 20], 250, 6.0, 2.0)  # 3 s for 100 images instead of 1 s for 50
+    assert run.cost_growth("4") == pytest.approx(1.5)
+    assert run.cost_growth("2") == pytest.approx((4.0 / 150) / (2.0 / 100))
+
+
 def test_what_a_stopped_run_reached(tmp_path: Path) -> None:
     run = results.read_run(write(tmp_path / "r", ROWS[:3]))
     assert not run.complete

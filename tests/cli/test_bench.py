@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,10 +108,19 @@ def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "did you mean 'digits'" in capsys.readouterr().err
 
 
-def test_memory_is_estimated_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    big = ["--extractor.grid", "300", "--members", "9"]
-    assert run(bench(tmp_path / "out", "--tasks", "5", *big, "--extractor.stem-channels", "40")) == 1
-    assert "GB of memory" in capsys.readouterr().err
+def test_memory_is_estimated_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = time.monotonic()
+    assert run(bench(tmp_path / "out", "--tasks", "5", "--members", "100", "--groups", "8")) == 1
+    said = capsys.readouterr().err
+    assert "GB of memory" in said
+    assert "use fewer members" in said
+    assert time.monotonic() - started < 20, "800 members were not built for it"
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("circle.benchmark.features.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert run(bench(tmp_path / "out", "--tasks", "5", *FAST)) == 1
+    assert "do not fit" in capsys.readouterr().err
 
 
 def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +132,18 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{100 * one.record('5').final_accuracy:.1f}"[:3] in html
     assert run(["bench", "report", str(tmp_path / "nowhere")]) == 1
     assert "no such folder of results" in capsys.readouterr().err
+
+
+def test_confusion_and_tensorboard(tmp_path: Path) -> None:
+    more = ["--confusion", "--tensorboard", str(tmp_path / "board")]
+    assert run(bench(tmp_path / "out", "--tasks", "5", *FAST, *more)) == 0
+    (one,) = results.read_runs([tmp_path / "out"])
+    with (one.folder / "confusion.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["images"]) for row in rows) == 540
+    assert sum(int(row["images"]) for row in rows if row["true"] == row["predicted"]) == sum(one.rows[-1].correct)
+    (log,) = (tmp_path / "board").rglob("events.*")
+    assert log.stat().st_size > 500
 
 
 def test_records_are_json_lines(tmp_path: Path) -> None:

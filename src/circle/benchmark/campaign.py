@@ -11,10 +11,10 @@ from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.method import CircleMethod, Method
 from circle.benchmark.protocol import task_sizes
 from circle.benchmark.runner import Plan, Stream
-from circle.ensemble import Group
 from circle.errors import CircleError
+from circle.extractors import ImageShape, build_extractor
 from circle.learner import CircleClassifier
-from circle.registry import entry
+from circle.registry import entry, resolve
 from circle.statistics import STRIP
 from circle.streams.datasets import Dataset, ImageSet
 
@@ -39,6 +39,7 @@ class Job:
     plan: Plan
     folder: Path
     build: Callable[[], Method]
+    classifier: CircleClassifier | None = None  # CIRCLE's, not prepared yet, so that its needs can be estimated
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def _circle_job(
     config = {**classifier.part_settings(), "image": dataset.image.to_dict()}
     label = request.label or f"CIRCLE {request.preset or 'small'}"
     plan = _plan(request, CIRCLE, label, tuple(tasks), seed, config)
-    return Job(plan, _folder(output, dataset, plan), lambda: CircleMethod(classifier.prepare(dataset.image)))
+    return Job(
+        plan, _folder(output, dataset, plan), lambda: CircleMethod(classifier.prepare(dataset.image)), classifier
+    )
 
 
 def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dataset, output: Path) -> Job:
@@ -106,18 +109,25 @@ def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
     return output / dataset.name / "".join(letter if letter.isalnum() or letter in "-_+" else "-" for letter in name)
 
 
-def estimate(method: Method, stream: Stream, store: FeatureStore | None) -> Estimate:
-    """What a run of CIRCLE will need before it starts; other methods are small."""
-    memory = disk = 0
-    if isinstance(method, CircleMethod):
-        groups = method.classifier.groups_
-        classes = len(stream.order)
-        memory = sum(_statistics_bytes(group, classes) for group in groups)
-        memory += 3 * 8 * max(group.size for group in groups) ** 2  # the covariance, its factor, a work space
-        if store is not None:
-            sets = (stream.dataset.train, stream.dataset.test)
-            disk = sum(store.missing_bytes(group, images) for group in groups for images in sets)
-            check_disk(store.folder, disk)
+def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:
+    """What a run of CIRCLE will need, from its settings alone: nothing large is built for it."""
+    image, dataset = stream.dataset.image, stream.dataset
+    shape = ImageShape(image.channels, image.height, image.width)
+    config = resolve("extractor", classifier.extractor)
+    size = build_extractor(config, shape, classifier.seed).size
+    head = classifier.members * size
+    statistics = 8 * (head * (head + STRIP) // 2 + len(stream.order) * head) + 1024 * head
+    memory = classifier.groups * statistics + 3 * 8 * head**2  # the covariance, its factor, a work space
+    disk = 0
+    if store is not None:
+        seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
+        disk = sum(
+            size * len(images)
+            for images in (dataset.train, dataset.test)
+            for seed in seeds
+            if not store.path(config, shape, seed, images).exists()
+        )
+        check_disk(store.folder, disk)
     return Estimate(memory, _memory_available(), disk)
 
 
@@ -134,10 +144,6 @@ def cache_features(
 
         parts = [store.group_features(group, images, told) for group in method.classifier.groups_]
         method.use_features(images, parts)
-
-
-def _statistics_bytes(group: Group, classes: int) -> int:
-    return 8 * (group.size * (group.size + STRIP) // 2 + classes * group.size) + 1024 * group.size
 
 
 def _memory_available() -> int | None:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from circle.checkpoint import atomic_path
+from circle.config import Config
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
-from circle.extractors import Extractor, Grid
+from circle.extractors import Extractor, Grid, ImageShape
 from circle.streams.datasets import ImageSet
 
 FEATURE_VERSION = 1  # grows when the code would compute other features from the same settings
@@ -45,27 +46,23 @@ class FeatureStore:
             start += member.size
         return parts
 
-    def path(self, member: Extractor, images: ImageSet) -> Path:
+    def path(self, config: Config, shape: ImageShape, seed: int, images: ImageSet) -> Path:
+        """The file of one member's features of an image set."""
         key = {
             "version": FEATURE_VERSION,
-            "extractor": member.config.to_dict(),
-            "shape": [member.shape.channels, member.shape.height, member.shape.width],
-            "seed": member.seed,
+            "extractor": config.to_dict(),
+            "shape": [shape.channels, shape.height, shape.width],
+            "seed": seed,
             "grid": [CALIBRATION_IMAGES, LEVELS_PER_DEVIATION],
             "images": images.fingerprint,
         }
         digest = hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=16).hexdigest()
-        return self.folder / f"{member.config.name}-{digest}.npy"
-
-    def missing_bytes(self, group: Group, images: ImageSet) -> int:
-        """Disk that the features still to be computed will take."""
-        missing = [member for member in group.members if not self.path(member, images).exists()]
-        return sum(member.size for member in missing) * len(images)
+        return self.folder / f"{config.name}-{digest}.npy"
 
     def _member_features(
         self, member: Extractor, grid: Grid, images: ImageSet, report: Callable[[int], None]
     ) -> np.ndarray:
-        path = self.path(member, images)
+        path = self.path(member.config, member.shape, member.seed, images)
         cached = self._read(path, (len(images), member.size))
         if cached is not None:
             report(len(images))
@@ -91,7 +88,7 @@ class FeatureStore:
         """The mapped array, or None where there is none or not a whole one."""
         try:
             features = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError):
+        except (OSError, ValueError, EOFError):
             return None
         return features if features.shape == shape and features.dtype == np.int8 else None
 

@@ -119,6 +119,8 @@ class CircleMethod:
                 self.classifier.partial_fit(task.images[part], labels[part])
             else:
                 self.classifier.learn_features(features, labels[part])
+        for statistics in self.classifier.statistics_:
+            statistics.flush()  # so that the work of learning is not put down to the evaluation that follows
 
     def scores(self, images: Images) -> Tensor:
         parts = []

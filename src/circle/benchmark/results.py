@@ -6,6 +6,7 @@ right answers on each. Every metric follows from these counts, so nothing else i
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
@@ -25,7 +26,7 @@ from circle.benchmark.protocol import task_sizes
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
 
-INFO, ROWS = "run.json", "rows.jsonl"
+INFO, ROWS, CONFUSION = "run.json", "rows.jsonl", "confusion.csv"
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,20 @@ class Run:
         ends = set(np.cumsum(task_sizes(tasks, len(self.info["class_order"]))).tolist())
         return [(row.learning_seconds, row.evaluation_seconds) for row in self.rows if row.classes_seen in ends]
 
+    def cost_growth(self, tasks: str) -> float:
+        """Seconds of learning per image in the last tenth of the tasks, over those in the first tenth.
+
+        1 means that a task late in the stream costs no more than an early one.
+        """
+        ends = set(np.cumsum(task_sizes(tasks, len(self.info["class_order"]))).tolist())
+        rows = [Row(0, [], 0, 0.0, 0.0), *(row for row in self.rows if row.classes_seen in ends)]
+        tenth = max(1, (len(rows) - 1) // 10)
+
+        def cost(first: Row, last: Row) -> float:
+            return (last.learning_seconds - first.learning_seconds) / (last.samples - first.samples)
+
+        return cost(rows[-1 - tenth], rows[-1]) / cost(rows[0], rows[tenth])
+
 
 def write_info(folder: Path, info: dict[str, Any]) -> None:
     """Replace ``run.json`` in one step."""
@@ -102,6 +117,18 @@ def keep_rows(folder: Path, rows: Sequence[Row]) -> None:
     """Replace all rows in one step: those after the last checkpoint are learned again."""
     with atomic_path(folder / ROWS) as temporary:
         temporary.write_text("".join(json.dumps(row.__dict__) + "\n" for row in rows))
+
+
+def write_confusion(folder: Path, classes: Sequence[str], labels: np.ndarray, predicted: np.ndarray) -> None:
+    """``confusion.csv``: true class, predicted class, number of test images; most frequent first."""
+    pairs, counts = np.unique(np.stack([labels, predicted], 1), axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    with atomic_path(folder / CONFUSION) as temporary, temporary.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["true", "predicted", "images"])
+        writer.writerows(
+            [classes[t], classes[p], int(n)] for (t, p), n in zip(pairs[order], counts[order], strict=True)
+        )
 
 
 def read_run(folder: Path) -> Run:

@@ -42,7 +42,7 @@ class Progress:
     """What a progress bar wants to know; all methods do nothing unless replaced."""
 
     stages: Callable[[int, int], None] = lambda done, total: None
-    accuracy: Callable[[float], None] = lambda value: None
+    row: Callable[[Row, float], None] = lambda row, accuracy: None
 
 
 @dataclass
@@ -86,13 +86,14 @@ def run_stream(
     *,
     progress: Progress | None = None,
     save_seconds: float = 60.0,
+    confusion: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Take ``method`` through the stream and keep the record in ``folder``.
 
     Every evaluation is appended to the record. The method's state is saved at most every ``save_seconds``; a run
     that was killed goes on from the last saved state, and its rows after that are made anew: being determined by
-    plan and data, they come out the same.
+    plan and data, they come out the same. ``confusion`` also keeps who was taken for whom at the end.
     """
     progress = progress or Progress()
     ends = boundaries(plan.tasks, len(stream.order))
@@ -112,14 +113,17 @@ def run_stream(
         started = time.perf_counter()
         samples += _learn(method, stream, seen, end)
         learned = time.perf_counter()
-        correct = _evaluate(method, stream, end)
+        labels, predicted = _predictions(method, stream, end)
+        correct = np.bincount(labels[predicted == labels], minlength=len(stream.order))[stream.order].tolist()
         learning += learned - started
         evaluation += time.perf_counter() - learned
         seen = end
         row = Row(end, correct, samples, learning, evaluation)
         results.append_row(folder, row)
         run.rows.append(row)
-        progress.accuracy(sum(correct) / sum(stream.test_images[:end]))
+        progress.row(row, sum(correct) / sum(stream.test_images[:end]))
+        if confusion and end == ends[-1]:
+            results.write_confusion(folder, stream.dataset.classes, labels, predicted)
         if time.monotonic() - saved >= save_seconds and end != ends[-1]:
             save_state(folder / STATE, method.state_dict(), {"classes_seen": seen})
             saved = time.monotonic()
@@ -145,14 +149,12 @@ def _learn(method: Method, stream: Stream, start: int, stop: int) -> int:
     return len(labels)
 
 
-def _evaluate(method: Method, stream: Stream, seen: int) -> list[int]:
-    """Right answers on each class in class order, among all classes seen; 0 for classes yet to come."""
+def _predictions(method: Method, stream: Stream, seen: int) -> tuple[np.ndarray, np.ndarray]:
+    """True and predicted labels of all test images of the classes seen so far, [N] each."""
     view, labels = stream.view(stream.dataset.test, 0, seen)
     classes: list[Hashable] = list(method.classes)
     chosen = method.scores(view).argmax(1).cpu().numpy()
-    predicted = np.array(classes, dtype=np.int64)[chosen]
-    counts = np.bincount(labels[predicted == labels], minlength=len(stream.order))
-    return counts[stream.order].tolist()
+    return labels, np.array(classes, dtype=np.int64)[chosen]
 
 
 def _open_run(plan: Plan, stream: Stream, folder: Path) -> Run:

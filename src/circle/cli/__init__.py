@@ -31,6 +31,7 @@ for name, text in {
     app.command(f"circle.cli.{name}:{name}", name=name, help=text)
 
 
+app.command("circle.cli.data:app", name="data", help="List, fetch and describe data sets.")
 app.command("circle.cli.bench:app", name="bench", help="Run class-incremental experiments and report them.")
 
 
@@ -55,6 +56,11 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except MemoryError:
+        return _fail("not enough memory: use a smaller preset, or fewer members", 1)
+    except RuntimeError as error:
+        # PyTorch has no class of its own for this.
+        if "allocate memory" not in str(error):
+            raise
         return _fail("not enough memory: use a smaller preset, or fewer members", 1)
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.results import Run, read_runs
+from circle.benchmark.results import Row, Run, read_runs
+from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.errors import CircleError
@@ -41,6 +42,8 @@ def run(
     cache: Annotated[Path | None, Parameter(negative=())] = None,
     no_cache: Annotated[bool, Parameter(negative=())] = False,
     workers: int = 0,
+    confusion: Annotated[bool, Parameter(negative=())] = False,
+    tensorboard: Annotated[Path | None, Parameter(negative=())] = None,
     settings: ModelFlags | None = None,
 ) -> int:
     """Run methods through a class-incremental stream; a killed run goes on when the command is given again.
@@ -69,6 +72,10 @@ def run(
         Compute features again for every task instead of keeping them on disk.
     workers
         Processes that decode image files; 0 decodes in this one.
+    confusion
+        Also keep who was taken for whom at the end, as confusion.csv.
+    tensorboard
+        Folder for TensorBoard logs (an extra).
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
@@ -97,7 +104,7 @@ def run(
     }
     try:
         for job in campaign.jobs(request, images, output, new_classifier):
-            finished = _run_job(job, stream, store, err, stop)
+            finished = _run_job(job, stream, store, err, stop, confusion, tensorboard)
             for split in finished.info["tasks"]:
                 if finished.rows:
                     out.print(_summary(finished, split), soft_wrap=True)
@@ -111,8 +118,15 @@ def run(
 
 
 def _run_job(
-    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: console.Console, stop: list[int]
+    job: campaign.Job,
+    stream: runner.Stream,
+    store: FeatureStore | None,
+    err: console.Console,
+    stop: list[int],
+    confusion: bool,
+    tensorboard: Path | None,
 ) -> Run:
+    log = None if tensorboard is None else TensorBoardLog(tensorboard / job.folder.parent.name / job.folder.name)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     bars = Progress(
         *columns,
@@ -124,16 +138,16 @@ def _run_job(
     )
     with bars:
         whole = bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
-        method = job.build()
-        needed = campaign.estimate(method, stream, store)
-        if needed.memory:
+        if job.classifier is not None:
+            needed = campaign.estimate(job.classifier, stream, store)
             available = f" of {console.size(needed.memory_available)}" if needed.memory_available else ""
             err.print(
                 f"{job.plan.label}, seed {job.plan.seed}: about {console.size(needed.memory)}{available} of memory, "
                 f"{console.size(needed.disk)} of disk for features",
                 soft_wrap=True,
             )
-        needed.check()
+            needed.check()
+        method = job.build()
         if store is not None:
             extraction = bars.add_task("features", total=1, note="")
             campaign.cache_features(
@@ -145,13 +159,28 @@ def _run_job(
                 ),
             )
             bars.remove_task(extraction)
+
+        def on_row(row: Row, accuracy: float) -> None:
+            bars.update(whole, note=f"{100 * accuracy:.2f} % on all classes seen")
+            if log is not None:
+                log.row(row, accuracy)
+
         progress = runner.Progress(
-            stages=lambda done, total: bars.update(whole, completed=done, total=total),
-            accuracy=lambda value: bars.update(whole, note=f"{100 * value:.2f} % on all classes seen"),
+            stages=lambda done, total: bars.update(whole, completed=done, total=total), row=on_row
         )
-        return runner.run_stream(
-            job.plan, stream, method, job.folder, progress=progress, should_stop=lambda: bool(stop)
-        )
+        try:
+            return runner.run_stream(
+                job.plan,
+                stream,
+                method,
+                job.folder,
+                progress=progress,
+                confusion=confusion,
+                should_stop=lambda: bool(stop),
+            )
+        finally:
+            if log is not None:
+                log.close()
 
 
 @app.command
@@ -180,7 +209,8 @@ def _summary(run: Run, split: str) -> str:
     return (
         f"{run.info['label']}, seed {run.info['seed']}, T = {split}: "
         f"A_bar {100 * record.average_incremental_accuracy:.2f} %, A_T {100 * record.final_accuracy:.2f} %, "
-        f"forgetting {100 * record.forgetting:.2f} %, {learning:.0f} s learning, {evaluation:.0f} s evaluating"
+        f"forgetting {100 * record.forgetting:.2f} %, {learning:.1f} s learning (an image in the last tenth of the "
+        f"tasks took {run.cost_growth(split):.2f} x one in the first), {evaluation:.0f} s evaluating"
     )
 
 
