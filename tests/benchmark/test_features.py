@@ -24,7 +24,8 @@ def test_written_once_whole_and_mended(tmp_path: Path) -> None:
     (group,) = build_groups(CONFIG, SHAPE, groups=1, members=2, seed=0)
     store = FeatureStore(tmp_path / "features")
     seen: list[int] = []
-    parts = store.group_features(group, images, seen.append)
+    parts, seconds = store.group_features(group, images, seen.append)
+    assert seconds > 0
     assert seen[-1] == len(images)
     pixels = images.images(np.arange(5))
     expected = group.features(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255).numpy()
@@ -32,7 +33,7 @@ def test_written_once_whole_and_mended(tmp_path: Path) -> None:
 
     path = store.path(CONFIG, SHAPE, 0, images)
     before, stamp = path.read_bytes(), path.stat().st_mtime_ns
-    store.group_features(group, images)
+    assert store.group_features(group, images)[1] == seconds, "what it took is remembered"
     assert path.stat().st_mtime_ns == stamp, "not made twice"
     for damage in (before[:-10], b"nonsense", b""):
         path.write_bytes(damage)

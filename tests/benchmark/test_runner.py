@@ -188,11 +188,13 @@ def test_cached_features_give_the_same(stream: Stream, tmp_path: Path) -> None:
     for attempt in range(2):
         method = circle_method(stream)
         for images in (train, test):
-            parts = [store.group_features(group, images) for group in method.classifier.groups_]
-            method.use_features(images, parts)
+            found = [store.group_features(group, images) for group in method.classifier.groups_]
+            method.use_features(images, [parts for parts, _ in found], sum(seconds for _, seconds in found))
         train.reads = test.reads = 0  # pyright: ignore
         cached = run_stream(plan("3"), stream, method, tmp_path / f"cached{attempt}")
         assert [row.correct for row in cached.rows] == [row.correct for row in plain.rows]
+        extraction = sum(store.group_features(group, train)[1] for group in method.classifier.groups_)
+        assert cached.rows[-1].learning_seconds > extraction > 0, "the cache does not hide what extraction costs"
         assert train.reads == test.reads == 0, "no image is read once its features are there"  # pyright: ignore
 
 

@@ -142,8 +142,8 @@ def cache_features(
         def told(done: int, split: str = split, images: ImageSet = images) -> None:
             report(split, done, len(images))
 
-        parts = [store.group_features(group, images, told) for group in method.classifier.groups_]
-        method.use_features(images, parts)
+        found = [store.group_features(group, images, told) for group in method.classifier.groups_]
+        method.use_features(images, [parts for parts, _ in found], sum(seconds for _, seconds in found))
 
 
 def _memory_available() -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,16 +36,18 @@ class FeatureStore:
 
     def group_features(
         self, group: Group, images: ImageSet, report: Callable[[int], None] = lambda done: None
-    ) -> list[np.ndarray]:
-        """The int8 features [N, size] of each member of a group."""
+    ) -> tuple[list[np.ndarray], float]:
+        """The int8 features [N, size] of each member of a group, and the seconds that it once took to compute them."""
         if not group.quantise:
             raise CircleError("only quantised features are cached: run without --cache, or with --quantise")
-        parts, start = [], 0
+        parts, seconds, start = [], 0.0, 0
         for member in group.members:
             grid = Grid(group.grid.scale[start : start + member.size], group.grid.offset[start : start + member.size])
-            parts.append(self._member_features(member, grid, images, report))
+            features, took = self._member_features(member, grid, images, report)
+            parts.append(features)
+            seconds += took
             start += member.size
-        return parts
+        return parts, seconds
 
     def path(self, config: Config, shape: ImageShape, seed: int, images: ImageSet) -> Path:
         """The file of one member's features of an image set."""
@@ -61,16 +64,17 @@ class FeatureStore:
 
     def _member_features(
         self, member: Extractor, grid: Grid, images: ImageSet, report: Callable[[int], None]
-    ) -> np.ndarray:
+    ) -> tuple[np.ndarray, float]:
         path = self.path(member.config, member.shape, member.seed, images)
-        cached = self._read(path, (len(images), member.size))
+        shape = (len(images), member.size)
+        cached = self._read(path, shape)
         if cached is not None:
             report(len(images))
             return cached
+        started = time.perf_counter()
         # Written in order through a plain file: a full disk is an error here, not a fault in mapped memory.
         with atomic_path(path) as temporary, temporary.open("wb") as file:
-            header = {"descr": "|i1", "fortran_order": False, "shape": (len(images), member.size)}
-            np.lib.format.write_array_header_1_0(file, header)
+            np.lib.format.write_array_header_1_0(file, {"descr": "|i1", "fortran_order": False, "shape": shape})
             done = 0
             for batch in images.batches(np.arange(len(images)), BATCH):
                 pixels = torch.from_numpy(np.ascontiguousarray(batch)).permute(0, 3, 1, 2).to(torch.float32)
@@ -78,19 +82,27 @@ class FeatureStore:
                 file.write(grid.quantise(member.features(pixels)).cpu().numpy().tobytes())
                 done += len(batch)
                 report(done)
-        fresh = self._read(path, (len(images), member.size))
+        # Whoever finds the features must be able to say what they cost.
+        with atomic_path(_note(path)) as temporary:
+            temporary.write_text(json.dumps({"seconds": time.perf_counter() - started, "images": len(images)}))
+        fresh = self._read(path, shape)
         if fresh is None:
             raise CircleError(f"{path}: features that were just written cannot be read")
         return fresh
 
     @staticmethod
-    def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
-        """The mapped array, or None where there is none or not a whole one."""
+    def _read(path: Path, shape: tuple[int, int]) -> tuple[np.ndarray, float] | None:
+        """The mapped array and its seconds, or None where there is none or not a whole one."""
         try:
             features = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+            seconds = float(json.loads(_note(path).read_text())["seconds"])
+        except (OSError, ValueError, EOFError, KeyError, TypeError):
             return None
-        return features if features.shape == shape and features.dtype == np.int8 else None
+        return (features, seconds) if features.shape == shape and features.dtype == np.int8 else None
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".json")
 
 
 def check_disk(folder: Path, needed: int) -> None:

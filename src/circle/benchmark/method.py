@@ -100,18 +100,23 @@ class CircleMethod:
 
     def __init__(self, classifier: CircleClassifier) -> None:
         self.classifier = classifier
+        self.cached_seconds = 0.0  # what the cached features of all learned images once took to compute
         self._features: dict[int, list[list[np.ndarray]]] = {}
+        self._seconds: dict[int, float] = {}
 
     @property
     def classes(self) -> Sequence[Hashable]:
         return plain_labels(getattr(self.classifier, "classes_", ()))
 
-    def use_features(self, images: ImageSet, features: list[list[np.ndarray]]) -> None:
-        """Features of all images of a set: for each group, for each member, int8 [N, size]."""
+    def use_features(self, images: ImageSet, features: list[list[np.ndarray]], seconds: float = 0.0) -> None:
+        """Features of all images of a set: for each group, for each member, int8 [N, size]; and what they took."""
         self._features[id(images)] = features
+        self._seconds[id(images)] = seconds / len(images)
 
     def learn(self, task: Task) -> None:
         labels = plain_labels(task.labels)
+        if isinstance(task.images, ImageView):
+            self.cached_seconds += len(labels) * self._seconds.get(id(task.images.source), 0.0)
         for start in range(0, len(labels), TILE):
             part = slice(start, start + TILE)
             features = self._cached(task.images, part)
