@@ -34,8 +34,7 @@ class Pictures(ImageSet):
         self.pixels = np.clip(tint + random.normal(0, 60, (len(self.labels), 8, 8, 3)), 0, 255).astype(np.uint8)
         self.reads = 0
 
-    @property
-    def fingerprint(self) -> str:
+    def _fingerprint(self) -> str:
         return str(self.pixels.sum())
 
     def _read(self, indices: np.ndarray) -> np.ndarray:

@@ -1,0 +1,67 @@
+"""From a request to runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from circle import BiRC2DConfig, CircleClassifier
+from circle.benchmark import campaign
+from circle.benchmark.campaign import Estimate, Request
+from circle.benchmark.features import FeatureStore
+from circle.benchmark.method import CircleMethod
+from circle.benchmark.runner import Stream
+from circle.errors import CircleError
+from circle.streams.datasets import load_dataset
+
+TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
+
+
+def request(*methods: str, tasks: tuple[str, ...] = ("2", "5"), label: str | None = None) -> Request:
+    return Request(methods, tasks, (3, 4), None, label, 0, "circle bench run")
+
+
+def new_classifier(seed: int) -> CircleClassifier:
+    return CircleClassifier(TINY, groups=2, members=3, seed=seed)
+
+
+def test_circle_does_all_splits_in_one_run_and_others_one_each(tmp_path: Path) -> None:
+    digits = load_dataset("digits")
+    made = list(campaign.jobs(request("circle", "finetune"), digits, tmp_path, new_classifier))
+    assert [(job.plan.method, job.plan.tasks, job.plan.seed) for job in made] == [
+        ("circle", ("2", "5"), 3),
+        ("circle", ("2", "5"), 4),
+        *(("finetune", (split,), seed) for seed in (3, 4) for split in ("2", "5")),
+    ]
+    assert len({job.folder for job in made}) == 6
+    method = made[0].build()
+    assert isinstance(method, CircleMethod)
+    assert method.classifier.seed == 3
+    assert made[0].plan.config["extractor"]["width"] == 2
+    assert made[0].plan.config["image"]["channels"] == 1
+    with pytest.raises(CircleError, match="expected one of 1, 2, 5, 10"):
+        list(campaign.jobs(request("circle", tasks=("3",)), digits, tmp_path, new_classifier))
+
+
+def test_odd_labels_make_plain_folder_names(tmp_path: Path) -> None:
+    (job, *_) = campaign.jobs(request("circle", label="../A b/é"), load_dataset("digits"), tmp_path, new_classifier)
+    assert job.folder.parent == tmp_path / "digits"
+    assert "/" not in job.folder.name.removeprefix("..")
+
+
+def test_estimate_is_what_it_takes(tmp_path: Path) -> None:
+    stream = Stream.of(load_dataset("digits"), 0)
+    store = FeatureStore(tmp_path)
+    classifier = new_classifier(0)
+    before = campaign.estimate(classifier, stream, store)
+    method = CircleMethod(classifier.prepare(stream.dataset.image))
+    size = method.classifier.groups_[0].members[0].size
+    assert before.disk == 6 * size * (1257 + 540)
+    campaign.cache_features(method, stream, store, lambda what, done, total: None)
+    assert sum(path.stat().st_size - 128 for path in tmp_path.glob("*.npy")) == before.disk
+    assert campaign.estimate(classifier, stream, store).disk == 0
+    assert before.memory > method.classifier.statistics_bytes
+    with pytest.raises(CircleError, match="use fewer members"):
+        Estimate(10**12, 10**10, 0).check()
+    Estimate(10**12, None, 0).check()  # where the system does not tell, nobody is stopped
