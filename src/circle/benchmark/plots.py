@@ -1,29 +1,16 @@
-"""Pictures of class-incremental runs, drawn without a display."""
+"""The demo's picture of class-incremental runs, drawn without a display."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
+from circle.benchmark.drawing import STYLES, dress, new_figure, save
 from circle.benchmark.metrics import StreamRecord
-from circle.checkpoint import atomic_path
-
-# Line, marker and brightness all differ, so that the lines can be told apart in greyscale; the colours are
-# Okabe and Ito's, which colour-blind readers can tell apart too. The first lies on top and has the smallest
-# marker, so that points on each other all show.
-STYLES: tuple[dict[str, Any], ...] = (
-    {"color": "#0072B2", "linestyle": "-", "marker": "o", "markersize": 6, "zorder": 6},
-    {"color": "#E69F00", "linestyle": "--", "marker": "s", "markersize": 8, "zorder": 5},
-    {"color": "#555555", "linestyle": ":", "marker": "^", "markersize": 10, "zorder": 4},
-    {"color": "#CC79A7", "linestyle": "-.", "marker": "D", "markersize": 10, "zorder": 3},
-)
 
 
 def plot_streams(records: Mapping[str, StreamRecord], path: Path | str, title: str) -> None:
@@ -31,9 +18,7 @@ def plot_streams(records: Mapping[str, StreamRecord], path: Path | str, title: s
 
     records: one line per name. The file appears whole or not at all.
     """
-    # Figure and canvas without pyplot: no global state, no choice of backend forced on the caller.
-    figure = Figure(figsize=(9, 4.1), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
+    figure = new_figure(9, 4.1)
     left, right = figure.subplots(1, 2, sharey=True)
     for (name, record), style in zip(records.items(), cycle(STYLES), strict=False):
         tasks_learned = np.arange(1, len(record.tasks) + 1)
@@ -47,17 +32,14 @@ def plot_streams(records: Mapping[str, StreamRecord], path: Path | str, title: s
     figure.suptitle(title, fontsize=12)
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, handlelength=4)
-    with atomic_path(path) as temporary:
-        canvas.print_figure(temporary, format="png")
+    save(figure, Path(path), "png")
 
 
 def _dress(axes: Axes, heading: str, tasks: int) -> None:
     """Heading, scales and grid of one panel."""
-    axes.set_title(heading, fontsize=11)
+    dress(axes, heading)
     axes.set_xlabel("tasks learned")
     axes.set_xlim(0.8, tasks + 0.2)
     axes.set_xticks(range(1, tasks + 1) if tasks <= 10 else range(0, tasks + 1, max(1, tasks // 10)))
     axes.set_ylim(-5, 105)  # room for whole markers at 0 and 100
     axes.set_yticks(range(0, 101, 20))
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
