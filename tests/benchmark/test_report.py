@@ -131,7 +131,7 @@ def test_time_memory_and_parameters(tmp_path: Path) -> None:
     ours = row(costs, "CIRCLE paper").entries
     # 20 tasks of 1 and of 2 seconds: 20 and 40, mean 30, deviation 10 sqrt(2).
     assert ours[2] == Entry("30.00 ± 14.14", "best", "n = 2", "2.04 ± 0.03 min", "best")
-    assert [entry.text for entry in ours[3:]] == ["40.00 ± 0.00", "1000 ± 0", "7.04 M", "4.65 M", "11.69 M", "0.000 M"]
+    assert [entry.text for entry in ours[3:]] == ["40.00 ± 0.00", "1000 ± 0", "7.04 M", "4.65 M", "11.69 M", "0"]
     assert (ours[5].paper, ours[7].paper) == ("7.04 M", "11.69 M")
     assert row(costs, "ACIL").entries[2] == Entry("180.00", "second", "n = 1", "9.27 ± 0.05 min", "second")
     assert row(costs, "FeCAM").muted
@@ -235,6 +235,14 @@ def test_ablations_need_two_runs(tmp_path: Path) -> None:
     runs = [make(tmp_path / "one", steps(40)), make(tmp_path / "two", steps(40), seed=1)]
     titles = [found.title for found in build_report(runs).sections[0].tables]
     assert not [title for title in titles if "ablation" in title or "ensembling" in title]
+
+
+def test_other_methods_may_have_settings_of_the_same_name(tmp_path: Path) -> None:
+    runs = [
+        make(tmp_path / name, steps(40), method="other", label=name, config={"head": name, "groups": "a", "members": 1})
+        for name in ("linear", "cosine")
+    ]
+    assert len(build_report(runs).sections[0].tables) == 3
 
 
 def test_ensembling(tmp_path: Path) -> None:
@@ -381,6 +389,8 @@ def test_bad_input(tmp_path: Path) -> None:
     without = Run(tmp_path / "w", {name: value for name, value in good.info.items() if name != "label"}, good.rows)
     with pytest.raises(CircleError, match="no 'label'"):
         write_report([without], tmp_path / "report")
+    with pytest.raises(CircleError, match="no usable tasks"):
+        write_report([Run(tmp_path / "w", {**good.info, "tasks": []}, good.rows)], tmp_path / "report")
     with pytest.raises(CircleError, match="no rows"):
         write_report([Run(tmp_path / "w", good.info)], tmp_path / "report")
     other = make(tmp_path / "other", steps(40), images=50, seed=1)

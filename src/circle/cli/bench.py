@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from circle.presets.published import circle_preset
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
 from circle.streams.fetching import cache_folder
+
+LOG_SECONDS = 30.0
 
 app = App(name="bench", help="Run class-incremental experiments and report them.")
 
@@ -160,8 +163,17 @@ def _run_job(
             )
             bars.remove_task(extraction)
 
+        spoken = [time.monotonic()]
+
         def on_row(row: Row, accuracy: float) -> None:
             bars.update(whole, note=f"{100 * accuracy:.2f} % on all classes seen")
+            if bars.disable and time.monotonic() - spoken[0] > LOG_SECONDS:
+                # No terminal, so somebody keeps a log: a line now and then, instead of a bar.
+                spoken[0] = time.monotonic()
+                total = len(stream.order)
+                err.print(
+                    f"{job.plan.label}: {row.classes_seen} of {total} classes, {100 * accuracy:.2f} %", soft_wrap=True
+                )
             if log is not None:
                 log.row(row, accuracy)
 
