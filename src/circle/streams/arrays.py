@@ -49,8 +49,10 @@ class LabelledArrays:
                 del content, chunk  # before the next is read
 
 
-def open_arrays(path: Path) -> LabelledArrays:
+def open_arrays(path: Path, images: Sequence[str] = IMAGES, labels: Sequence[str] = LABELS) -> LabelledArrays:
     """Check an npz file and read its labels; :meth:`LabelledArrays.rows` reads the images.
+
+    ``images`` and ``labels`` are the names under which the two arrays may be found, the first that exists counts.
 
     Raises:
         CircleError: arrays missing, of unequal length, of a type that cannot be used, or truncated.
@@ -59,22 +61,22 @@ def open_arrays(path: Path) -> LabelledArrays:
         members = {
             info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")
         }
-        images = _choose(members, IMAGES, "images", path)
-        shape, dtype = _check_images(archive, images, path)
-        labels = _read_whole(archive, _choose(members, LABELS, "labels", path), path)
-        if labels.shape not in ((shape[0],), (shape[0], 1)):
+        member = _choose(members, images, "images", path)
+        shape, dtype = _check_images(archive, member, path)
+        given = _read_whole(archive, _choose(members, labels, "labels", path), path)
+        if given.shape not in ((shape[0],), (shape[0], 1)):
             raise CircleError(
-                f"{printable(path)}: {shape[0]} images, but labels of shape {list(labels.shape)}; expected one each"
+                f"{printable(path)}: {shape[0]} images, but labels of shape {list(given.shape)}; expected one each"
             )
         names = members.get("class_names")
         class_names = None if names is None else _strings(_read_whole(archive, names, path), "class_names", path)
-        values, codes = np.unique(labels.ravel(), return_inverse=True)
+        values, codes = np.unique(given.ravel(), return_inverse=True)
         named = _plain_labels(values, class_names, path)
     # Two numbers may share a name; then they are one class.
     unique = sorted(set(named))
     position = {label: index for index, label in enumerate(unique)}
     codes = np.array([position[label] for label in named])[codes]
-    return LabelledArrays(path, images.filename, shape, dtype, unique, codes)
+    return LabelledArrays(path, member.filename, shape, dtype, unique, codes)
 
 
 def _choose(members: Mapping[str, zipfile.ZipInfo], names: Sequence[str], what: str, path: Path) -> zipfile.ZipInfo:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from circle.errors import CircleError
-from circle.streams import arrays
 from circle.streams.archives import open_zip
 from circle.streams.arrays import LabelledArrays
 from circle.streams.guard import printable, reason
@@ -26,30 +24,6 @@ def array_names(path: Path) -> set[str]:
     """The names of the arrays in an npz file."""
     with open_zip(path, _EXPECTED) as archive:
         return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
-
-
-def open_labelled(path: Path, images: Sequence[str], labels: Sequence[str]) -> LabelledArrays:
-    """As :func:`circle.streams.arrays.open_arrays`, but with the given names of the two arrays."""
-    with open_zip(path, _EXPECTED) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        member = arrays._choose(members, images, "images", path)
-        shape, dtype = arrays._check_images(archive, member, path)
-        values = arrays._read_whole(archive, arrays._choose(members, labels, "labels", path), path)
-        if values.shape not in ((shape[0],), (shape[0], 1)):
-            raise CircleError(
-                f"{printable(path)}: {shape[0]} images, but labels of shape {list(values.shape)}; expected one each"
-            )
-        names = members.get("class_names")
-        class_names = (
-            None if names is None else arrays._strings(arrays._read_whole(archive, names, path), "class_names", path)
-        )
-        distinct, codes = np.unique(values.ravel(), return_inverse=True)
-        named = arrays._plain_labels(distinct, class_names, path)
-    unique = sorted(set(named))
-    position = {label: index for index, label in enumerate(unique)}
-    return LabelledArrays(
-        path, member.filename, shape, dtype, unique, np.array([position[label] for label in named])[codes]
-    )
 
 
 def map_images(opened: LabelledArrays) -> np.ndarray:

@@ -11,12 +11,13 @@ import numpy as np
 from circle.errors import CircleError
 from circle.registry import register
 from circle.streams.array_images import ArrayImages
+from circle.streams.arrays import open_arrays
 from circle.streams.datasets import Dataset, DatasetConfig, ImageSet, Selection, digest
 from circle.streams.decode import ImageConfig, to_pixels
 from circle.streams.fetching import locate
 from circle.streams.file_images import FileImages
 from circle.streams.guard import printable
-from circle.streams.mapped import map_images, open_labelled
+from circle.streams.mapped import map_images
 from circle.streams.reading import list_files
 
 NATIVE = 105
@@ -43,7 +44,7 @@ def load_omniglot(config: OmniglotConfig, workers: int = 0) -> Dataset:
     path = locate("omniglot", config.path)
     shape = config.shape(SIDE, 1)
     if path.suffix.lower() == ".npz":
-        opened = open_labelled(path, ("x", "images"), ("y", "labels"))
+        opened = open_arrays(path, ("x", "images"), ("y", "labels"))
         names = [_class_name(str(opened.labels[code])) for code in opened.codes]
         classes, labels = _number(names)
         images: ImageSet = ArrayImages(map_images(opened), labels, shape, str(path))

@@ -11,12 +11,13 @@ from circle.errors import CircleError
 from circle.registry import register
 from circle.streams import arrays
 from circle.streams.array_images import ArrayImages
+from circle.streams.arrays import open_arrays
 from circle.streams.datasets import Dataset, DatasetConfig, Selection, hold_back, number_classes
 from circle.streams.decode import ImageConfig
 from circle.streams.file_images import FileImages
 from circle.streams.folders import SPLITS, assign_labels
 from circle.streams.guard import printable, reason
-from circle.streams.mapped import array_names, map_images, open_labelled
+from circle.streams.mapped import array_names, map_images
 from circle.streams.reading import list_files
 
 SIDE = 32
@@ -100,7 +101,7 @@ def _parts(names: list[str]) -> tuple[str, str] | None:
 
 def _from_arrays(path: Path, config: FolderConfig) -> Dataset:
     two = {"x_train", "y_train", "x_test", "y_test"} <= array_names(path)
-    first = open_labelled(path, *((["x_train"], ["y_train"]) if two else (arrays.IMAGES, arrays.LABELS)))
+    first = open_arrays(path, *((["x_train"], ["y_train"]) if two else (arrays.IMAGES, arrays.LABELS)))
     labels = [first.labels[code] for code in first.codes]
     shape = _array_shape(first.shape, config)
     if not two:
@@ -108,7 +109,7 @@ def _from_arrays(path: Path, config: FolderConfig) -> Dataset:
         images = ArrayImages(map_images(first), numbers, shape, str(path))
         train, test = hold_back(numbers, classes, path)
         return Dataset("folder", classes, shape, Selection(images, train), Selection(images, test), path, HELD_BACK)
-    second = open_labelled(path, ["x_test"], ["y_test"])
+    second = open_arrays(path, ["x_test"], ["y_test"])
     classes, *both = number_classes(labels, [second.labels[code] for code in second.codes], path)
     train, test = (
         ArrayImages(map_images(opened), numbers, shape, f"{path}:{opened.member}")
