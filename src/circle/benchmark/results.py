@@ -13,7 +13,7 @@ import platform
 import resource
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def append_row(folder: Path, row: Row) -> None:
     """Add a row and make sure that it is on disk."""
     try:
         with (folder / ROWS).open("a") as file:
-            file.write(json.dumps(row.__dict__) + "\n")
+            file.write(_line(row))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -116,7 +116,13 @@ def append_row(folder: Path, row: Row) -> None:
 def keep_rows(folder: Path, rows: Sequence[Row]) -> None:
     """Replace all rows in one step: those after the last checkpoint are learned again."""
     with atomic_path(folder / ROWS) as temporary:
-        temporary.write_text("".join(json.dumps(row.__dict__) + "\n" for row in rows))
+        temporary.write_text("".join(_line(row) for row in rows))
+
+
+def _line(row: Row) -> str:
+    """A row as JSON; classes yet to come are left out, which halves the record of a long stream."""
+    values = {**row.__dict__, "correct": row.correct[: row.classes_seen]}
+    return json.dumps(values, separators=(",", ":")) + "\n"
 
 
 def write_confusion(folder: Path, classes: Sequence[str], labels: np.ndarray, predicted: np.ndarray) -> None:
@@ -139,11 +145,14 @@ def read_run(folder: Path) -> Run:
         raise CircleError(f"{folder / INFO}: not a readable run record ({error})") from error
     rows = []
     path = folder / ROWS
-    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], start=1):
+    lines = path.read_text().splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
-            rows.append(Row(**json.loads(line)))
+            row = Row(**json.loads(line))
+            to_come = len(info["class_order"]) - len(row.correct)
+            rows.append(replace(row, correct=row.correct + [0] * to_come))
         except (ValueError, TypeError) as error:
-            if number == len(path.read_text().splitlines()):
+            if number == len(lines):
                 break
             raise CircleError(f"{path}, line {number}: not a readable row ({error})") from error
     return Run(folder, info, rows)
