@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +79,15 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             subprocess.run([sys.executable, str(SHARED), str(folder)], check=True, capture_output=True)
             (folder / "done").touch()
     return folder
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for less than the archive."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("a full disk needs the right to mount a small one")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -64,3 +65,16 @@ def test_disk_is_checked_first(tmp_path: Path) -> None:
     check_disk(tmp_path, 1000)
     with pytest.raises(CircleError, match="do not fit"):
         check_disk(tmp_path, 10**18)
+
+
+def test_full_disk(tiny_disk: Path) -> None:
+    """A real disk of 128 kB: a clear error, nothing half-written, and a second run on a larger one succeeds."""
+    images = load_dataset("digits").train
+    (group,) = build_groups(CONFIG.replace(grid=3), SHAPE, groups=1, members=1, seed=0)
+    store = FeatureStore(tiny_disk / "features")
+    with pytest.raises(CircleError, match="No space left on device"):
+        store.group_features(group, images)
+    assert list(store.folder.iterdir()) == []
+    subprocess.run(["mount", "-o", "remount,size=8m", str(tiny_disk)], check=True)
+    (features,), _ = store.group_features(group, images)
+    assert features.shape == (1257, group.size)

@@ -456,6 +456,21 @@ def test_an_unwritable_place(data: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert "cannot be written" in fails(["learn", tmp_path / "locked" / "model", data, *FAST], capsys)
 
 
+def test_a_full_disk_keeps_the_old_model(
+    model: Path, data: Path, tiny_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tiny_disk / "model"
+    assert "No space left on device" in fails(["learn", place, data, "--image-size", "16"], capsys)
+    assert list(tiny_disk.iterdir()) == []
+    place.write_bytes(model.read_bytes())
+    more = make_folder(tmp_path / "more", 5, seed=1, classes={"white": (240, 240, 240)})
+    (tiny_disk / "filler").write_bytes(b"x" * (128 * 1024 - 4096 - model.stat().st_size // 4096 * 4096 - 4096))
+    assert "what was there before is unchanged" in fails(["learn", place, more], capsys)
+    assert place.read_bytes() == model.read_bytes()
+    subprocess.run(["mount", "-o", "remount,size=2m", str(tiny_disk)], check=True)
+    assert run(["learn", str(place), str(more)]) == 0
+
+
 def test_no_traceback_reaches_the_user(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", "from circle.cli import main; main()", "info", str(tmp_path / "missing")],

@@ -207,18 +207,6 @@ def test_one_at_a_time(server: Server, cache: Path) -> None:
     works(cache)
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with room for less than the archive."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
-        pytest.skip("a full disk needs the right to mount a small one")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
 @pytest.mark.parametrize("kilobytes", [128, 1000], ids=["while downloading", "while unpacking"])
 def test_full_disk(server: Server, tiny_disk: Path, monkeypatch: pytest.MonkeyPatch, kilobytes: int) -> None:
     assert 128_000 < len(CONTENT) < 1_000_000 < len(CONTENT) + 2 * 307_400
