@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import random
+import shlex
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def test_several_splits_methods_and_seeds(tmp_path: Path, cache: Path, capsys: p
         finals = {one.record(split).final_accuracy for split in ("2", "5", "10", "4+6x1")}
         assert len(finals) == 1
         assert one.info["config"]["extractor"]["width"] == 3
-        assert one.info["command"].startswith("circle ")
+        assert one.info["command"] == shlex.join(["circle", *arguments, "--method", "circle", "finetune"])
     assert circle[0].record("5").final_accuracy > 0.8
     assert len(list(cache.glob("*.npy"))) == 4, "two seeds, training and test images"
 

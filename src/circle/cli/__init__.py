@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ _HELP = """Teach an image classifier from a stream, one sample at a time. It nev
 `circle predict pets.circle cat.jpg` asks it; run `circle learn` again with more images, or other classes,
 whenever there are some.
 """
+
+_given: list[str] = []
 
 app = App(name="circle", help=_HELP, help_format="markdown", version=lambda: circle.__version__)
 for name, text in {
@@ -42,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
+    _given[:] = arguments
     try:
         code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -65,6 +69,11 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
     return code if isinstance(code, int) else 0
+
+
+def command_line() -> str:
+    """The command being run, as it was given but for the path of this installation; for records."""
+    return shlex.join(["circle", *_given])
 
 
 def _usage(error: CycloptsError) -> str:

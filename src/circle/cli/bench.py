@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +14,7 @@ from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import Row, Run, read_runs
 from circle.benchmark.tensorboard import TensorBoardLog
-from circle.cli import console
+from circle.cli import command_line, console
 from circle.cli.flags import ModelFlags
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
@@ -88,7 +86,7 @@ def run(
         if name not in known:
             raise CircleError(f"unknown method {name!r}: known are {', '.join(known)}")
     request = campaign.Request(
-        methods, tuple(tasks), _numbers(seeds), flags.preset, label, class_order_seed, _command()
+        methods, tuple(tasks), _numbers(seeds), flags.preset, label, class_order_seed, command_line()
     )
     images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
     stream = runner.Stream.of(images, class_order_seed)
@@ -235,8 +233,3 @@ def _numbers(text: str) -> tuple[int, ...]:
             raise CircleError(f"seeds {text!r}: expected numbers such as 0-4 or 0,3,7")
         numbers += range(int(first), int(last or first) + 1)
     return tuple(numbers)
-
-
-def _command() -> str:
-    """The command line as it was given, without the path of this installation."""
-    return shlex.join(["circle", *sys.argv[1:]])
