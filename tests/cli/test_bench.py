@@ -89,6 +89,28 @@ def test_killed_at_random_and_given_again(tmp_path: Path, capsys: pytest.Capture
     assert [row.correct for row in one.rows] == [row.correct for row in reference.rows]
 
 
+def test_ctrl_c_finishes_the_task_and_keeps_it(tmp_path: Path) -> None:
+    arguments = bench(tmp_path / "out", "--tasks", "10", "--groups", "2")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from circle.cli import main; main()", *arguments], stdout=subprocess.PIPE, text=True
+    )
+    started = time.monotonic()
+    while (
+        not list((tmp_path / "out").rglob("rows.jsonl")) and process.poll() is None and time.monotonic() - started < 90
+    ):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=90)
+    assert process.returncode == 130
+    assert "stopped: finished tasks are kept" in said
+    (stopped,) = results.read_runs([tmp_path / "out"])
+    assert 0 < len(stopped.rows) < 10
+    assert run(arguments) == 0
+    (done,) = results.read_runs([tmp_path / "out"])
+    assert done.complete
+    assert [row.correct for row in done.rows[: len(stopped.rows)]] == [row.correct for row in stopped.rows]
+
+
 def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more, words, code in [
         (["--tasks", "3"], "10 classes cannot be split into 3 equal tasks: expected one of 1, 2, 5, 10", 1),

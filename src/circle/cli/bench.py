@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from pathlib import Path
 from typing import Annotated
@@ -99,22 +98,14 @@ def run(
             base = CircleClassifier.from_settings(circle_preset(dataset, 10))
         return flags.new_model(base).set_params(seed=seed)
 
-    stop: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda n, _: stop.append(n)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        for job in campaign.jobs(request, images, output, new_classifier):
-            finished = _run_job(job, stream, store, err, stop, confusion, tensorboard)
-            for split in finished.info["tasks"]:
-                if finished.rows:
-                    out.print(_summary(finished, split), soft_wrap=True)
-            if stop:
-                out.print("stopped: finished tasks are kept; give the same command again to go on")
-                return 130
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    for job in campaign.jobs(request, images, output, new_classifier):
+        finished, stopped = _run_job(job, stream, store, err, confusion, tensorboard)
+        for split in finished.info["tasks"]:
+            if finished.rows:
+                out.print(_summary(finished, split), soft_wrap=True)
+        if stopped:
+            out.print("stopped: finished tasks are kept; give the same command again to go on")
+            return 130
     return 0
 
 
@@ -123,10 +114,10 @@ def _run_job(
     stream: runner.Stream,
     store: FeatureStore | None,
     err: console.Console,
-    stop: list[int],
     confusion: bool,
     tensorboard: Path | None,
-) -> Run:
+) -> tuple[Run, bool]:
+    """One run, and whether the user stopped it."""
     log = None if tensorboard is None else TensorBoardLog(tensorboard / job.folder.parent.name / job.folder.name)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     bars = Progress(
@@ -179,15 +170,18 @@ def _run_job(
             stages=lambda done, total: bars.update(whole, completed=done, total=total), row=on_row
         )
         try:
-            return runner.run_stream(
-                job.plan,
-                stream,
-                method,
-                job.folder,
-                progress=progress,
-                confusion=confusion,
-                should_stop=lambda: bool(stop),
-            )
+            # Only here: before the first task an interruption may end the program at once, nothing is lost by it.
+            with console.stop_requests() as stop:
+                finished = runner.run_stream(
+                    job.plan,
+                    stream,
+                    method,
+                    job.folder,
+                    progress=progress,
+                    confusion=confusion,
+                    should_stop=lambda: bool(stop),
+                )
+            return finished, bool(stop)
         finally:
             if log is not None:
                 log.close()

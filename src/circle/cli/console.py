@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -19,6 +22,8 @@ from rich.progress import (
 from rich.text import Text
 
 from circle.errors import CircleError
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def output() -> Console:
@@ -74,3 +79,15 @@ def check_output(path: Path, *, force: bool) -> None:
     """Refuse to replace a file unless asked to."""
     if path.exists() and not force:
         raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
+
+
+@contextmanager
+def stop_requests() -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM instead of dying of them, so that the work under way is finished first."""
+    stop: list[int] = []
+    handlers = {each: signal.signal(each, lambda number, _: stop.append(number)) for each in STOPPING}
+    try:
+        yield stop
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +46,6 @@ def learn(
     settings = settings or ModelFlags()
     out, err = console.output(), console.messages()
     source = open_source(data)
-    stop: list[int] = []
     with checkpoint.exclusive(model):
         if model.exists():
             classifier = CircleClassifier.load(model, device=device)
@@ -55,33 +53,25 @@ def learn(
             settings.check_against(classifier, model)
         else:
             classifier = settings.new_model().set_params(device=device)
-        handlers = {number: signal.signal(number, lambda n, _: stop.append(n)) for number in _STOPPING}
-        try:
-            with console.progress(err) as bar:
-                task = bar.add_task("learning", total=len(source))
+        with console.stop_requests() as stop, console.progress(err) as bar:
+            task = bar.add_task("learning", total=len(source))
 
-                def report(lesson: Lesson) -> None:
-                    bar.update(task, completed=lesson.looked_at)
+            def report(lesson: Lesson) -> None:
+                bar.update(task, completed=lesson.looked_at)
 
-                lesson = teach(
-                    model,
-                    source,
-                    classifier,
-                    strict=strict,
-                    checkpoint_seconds=checkpoint_seconds,
-                    should_stop=lambda: bool(stop),
-                    report=report,
-                )
-                report(lesson)
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+            lesson = teach(
+                model,
+                source,
+                classifier,
+                strict=strict,
+                checkpoint_seconds=checkpoint_seconds,
+                should_stop=lambda: bool(stop),
+                report=report,
+            )
+            report(lesson)
     console.skipped(lesson.unreadable, err)
     out.print(_summary(lesson, classifier, model), soft_wrap=True)
     return 130 if lesson.stopped else 0
-
-
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def _summary(lesson: Lesson, classifier: CircleClassifier, model: Path) -> str:
