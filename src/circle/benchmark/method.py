@@ -92,11 +92,9 @@ def predict(method: Method, images: Images) -> list[Hashable]:
 class CircleMethod:
     """CIRCLE as a benchmark method: scores are its class probabilities.
 
-    What it has learned does not depend on how the stream was cut (``order_free``), so one pass serves all splits
+    What it has learned does not depend on how the stream was cut, so one pass serves all splits
     into tasks. Features that were computed before (:meth:`use_features`) are taken from there instead of anew.
     """
-
-    order_free = True
 
     def __init__(self, classifier: CircleClassifier) -> None:
         self.classifier = classifier
