@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from circle.errors import CircleError
-from circle.statistics import STRIP, TILE, Statistics
+from circle.second_moment import STRIP
+from circle.statistics import TILE, Statistics
 
 
 def features(count: int, size: int, seed: int = 0) -> torch.Tensor:
@@ -77,7 +78,7 @@ def test_algebra(labels: list[str], cut: float, seed: int) -> None:
 @given(labels=st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=30), seed=st.integers(0, 1000))
 def test_parts_make_the_whole_again(labels: list[int], seed: int) -> None:
     whole = learned(features(len(labels), 5, seed), labels)
-    again = Statistics.from_parts(whole.classes, whole.counts, whole.sums, whole.triangle())
+    again = Statistics.from_parts(whole.classes, whole.counts, **whole.parts())
     assert again == whole
     again.update(features(1, 5, seed + 1), [9])
     assert again != whole
@@ -85,7 +86,7 @@ def test_parts_make_the_whole_again(labels: list[int], seed: int) -> None:
 
 def test_parts_of_several_strips() -> None:
     whole = learned(features(30, STRIP * 2 + 9), ["x"] * 30)
-    again = Statistics.from_parts(whole.classes, whole.counts, whole.sums, whole.triangle())
+    again = Statistics.from_parts(whole.classes, whole.counts, **whole.parts())
     assert again == whole
     assert torch.equal(again.second_moment(), whole.second_moment())
 
@@ -160,3 +161,106 @@ def test_float_statistics_are_close() -> None:
     assert torch.allclose(exact.second_moment(), rounded.second_moment())
     with pytest.raises(CircleError, match="do not combine"):
         exact + rounded
+
+
+# -- what only some heads need ---------------------------------------------------------------------------------
+
+
+def everything(values: torch.Tensor, labels: list) -> Statistics:
+    statistics = Statistics(values.shape[1], class_moments=True, unit_sums=True)
+    statistics.update(values, labels)
+    return statistics
+
+
+def test_class_moments_are_those_of_integer_arithmetic() -> None:
+    size = STRIP + 30
+    values, labels = features(TILE + 100, size), [index % 3 for index in range(TILE + 100)]
+    statistics = everything(values, labels)
+    for label in range(3):
+        mine = values[torch.tensor(labels) == label].numpy().astype(np.int64)
+        assert np.array_equal(statistics.class_second_moment(label).numpy(), (mine.T @ mine).astype(np.float64))
+    whole = sum((statistics.class_second_moment(label) for label in range(3)), torch.zeros(size, size))
+    assert torch.equal(whole, statistics.second_moment())
+    assert torch.equal(statistics.squares(), statistics.second_moment().diagonal())
+
+
+def test_unit_sums_are_fixed_point() -> None:
+    values = torch.tensor([[3, 4], [0, 0], [-127, 127], [5, 0]], dtype=torch.int8)
+    sums = everything(values, ["a", "a", "b", "b"]).unit_sums()
+    assert sums.numpy() == pytest.approx(np.array([[0.6, 0.8], [1 - 0.5**0.5, 0.5**0.5]]), abs=2.0**-36)
+
+
+@given(
+    labels=st.lists(st.sampled_from("abcd"), min_size=2, max_size=30),
+    cut=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_algebra_of_everything(labels: list[str], cut: float, seed: int) -> None:
+    values = features(len(labels), 5, seed)
+    middle = round(cut * len(labels))
+    first, second = everything(values[:middle], labels[:middle]), everything(values[middle:], labels[middle:])
+    whole = everything(values, labels)
+    assert first + second == whole == second + first
+    assert whole - second == first
+    assert Statistics.from_parts(whole.classes, whole.counts, **whole.parts()) == whole
+    assert whole.copy() == whole
+    assert whole - whole == Statistics(5, class_moments=True, unit_sums=True)
+    gone = whole.copy()
+    gone.remove(labels[0])
+    assert gone.classes == sorted(set(labels) - {labels[0]})
+    for label in gone.classes:
+        assert torch.equal(gone.class_second_moment(label), whole.class_second_moment(label))
+
+
+def test_equality_sees_every_part() -> None:
+    """Samples swapped between classes so that counts, sums and M agree: M_c alone tells."""
+    one = torch.tensor([[1], [-1], [2], [-2]], dtype=torch.int8)
+    assert learned(one, ["a", "a", "b", "b"]) == learned(one[[2, 3, 0, 1]], ["a", "a", "b", "b"])
+    assert everything(one, ["a", "a", "b", "b"]) != everything(one[[2, 3, 0, 1]], ["a", "a", "b", "b"])
+    plain, kept = learned(one, list("aabb")), everything(one, list("aabb"))
+    assert plain != kept
+    with pytest.raises(CircleError, match="same parts"):
+        plain + kept
+
+
+@pytest.mark.parametrize("size", [7, STRIP * 2 + 40])
+def test_a_selection_of_features_is_as_if_learned_alone(size: int) -> None:
+    values, labels = features(60, size), [index % 4 for index in range(60)]
+    whole = Statistics(size, class_moments=True)
+    whole.update(values, labels)
+    columns = torch.randperm(size, generator=torch.Generator().manual_seed(1))[: size // 2 + 1].sort().values
+    alone = Statistics(len(columns), class_moments=True)
+    alone.update(values[:, columns], labels)
+    assert whole.select(columns) == alone
+    assert learned(values, labels).select(columns) == learned(values[:, columns], labels)
+
+
+@pytest.mark.parametrize("columns", [[], [1, 0], [1, 1], [0, 9], [-1, 2]])
+def test_impossible_selections_are_refused(columns: list[int]) -> None:
+    with pytest.raises(CircleError, match="ascending numbers below"):
+        learned(features(5, 9), list("aabbb")).select(torch.tensor(columns, dtype=torch.int64))
+
+
+def test_parts_not_kept_are_asked_for_in_vain() -> None:
+    plain = learned(features(5, 3), list("aabbb"))
+    with pytest.raises(CircleError, match="without second moments of classes"):
+        plain.class_second_moment("a")
+    with pytest.raises(CircleError, match="without the sums of unit vectors"):
+        plain.unit_sums()
+    with pytest.raises(CircleError, match="cannot be cut"):
+        everything(features(5, 3), list("aabbb")).select(torch.tensor([0]))
+
+
+def test_classes_that_do_not_fit_are_refused_before_anything_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    statistics = everything(features(4, 300), list("aabb"))
+    before, others = statistics.copy(), everything(features(6, 300), list("cdefgh"))
+    monkeypatch.setattr("circle.memory.available_memory", lambda: 3 * 8 * 300 * 300 // 2)
+    statistics.update(features(2, 300), ["a", "b"])  # known classes need nothing more
+    assert statistics.bytes_for("abcde") == 3 * statistics.bytes_for("c") > 0
+    with pytest.raises(CircleError, match="second moments of .* classes with 300 features: needs .* are there; use"):
+        statistics.update(features(6, 300), list("cdefgh"))
+    statistics.update(features(2, 300), ["a", "b"])
+    assert statistics.classes == before.classes
+    with pytest.raises(CircleError, match="needs .* are there"):
+        before + others
+    learned(features(6, 300), list("cdefgh"))  # a head without class moments has no such limit

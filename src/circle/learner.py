@@ -15,10 +15,12 @@ from torch import Tensor
 from circle.config import Config
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
+from circle.heads import HeadConfig
 from circle.labels import label_array, plain_labels
 from circle.machinery import Machinery
 from circle.presets import read_preset
 from circle.registry import resolve
+from circle.second_moment import check_room
 from circle.statistics import Statistics
 from circle.streams.decode import ImageConfig
 
@@ -181,6 +183,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
     def learn_features(self, features: Sequence[Tensor], labels: Sequence[Hashable]) -> None:
         """Learn samples whose features, one tensor [B, size] per group, were computed before by ``groups_``."""
+        check_room(self.statistics_, labels)
         for statistics, values in zip(self.statistics_, features, strict=True):
             statistics.update(values, labels)
 
@@ -210,11 +213,13 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
     def probabilities(self, features: Sequence[Tensor]) -> Tensor:
         """Probabilities [B, C] from features, one tensor [B, size] per group: the average over the heads."""
-        self._require_learned()
         temperature = self._head_config().temperature
-        heads = self._materialised()
-        parts = [torch.softmax(head(z) / temperature, 1) for head, z in zip(heads, features, strict=True)]
-        return torch.stack(parts).mean(0)
+        return torch.stack([torch.softmax(scores / temperature, 1) for scores in self.head_scores(features)]).mean(0)
+
+    def head_scores(self, features: Sequence[Tensor]) -> list[Tensor]:
+        """Scores float64 [B, C] of each head, before temperature and softmax, from features as above."""
+        self._require_learned()
+        return [head(z) for head, z in zip(self._materialised(), features, strict=True)]
 
     @property
     def classes_(self) -> np.ndarray:
@@ -262,6 +267,10 @@ class CircleClassifier(ClassifierMixin, Machinery):
     def with_head(self, head: str | Config) -> Self:
         """Another head on the same statistics: a view that stays current as this model learns."""
         self._require_learned()
+        config = resolve("head", head)
+        assert isinstance(config, HeadConfig)
+        for statistics in self.statistics_:
+            config.check_statistics(statistics)
         result = copy.copy(self)
         result.head = head
         result._cache = {}
@@ -296,21 +305,17 @@ class CircleClassifier(ClassifierMixin, Machinery):
         return sum(statistics.nbytes for statistics in self.statistics_)
 
     def parameter_count(self) -> ParameterCount:
-        """Numbers in the model: head weights (k m d C, as the paper counts), fixed and generated ones."""
+        """Numbers in the model: head weights (k m d C for linear heads, as in the paper), fixed and generated ones."""
         self._require_learned()
-        learnable = sum(group.size for group in self.groups_) * len(self._classes())
+        learnable = sum(self._head_config().numbers(len(self._classes()), group.size) for group in self.groups_)
         return sum((group.parameter_count() for group in self.groups_), ParameterCount(learnable=learnable))
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything learned: classes, counts, and per group sums, one triangle of the second moment, orphans."""
+        """Everything learned: classes, counts, and per group the parts of its statistics and the orphans."""
         self._require_learned()
         state: dict[str, Any] = {"classes": self._classes(), "counts": self.statistics_[0].counts}
         for index, statistics in enumerate(self.statistics_):
-            state[f"group{index}"] = {
-                "sums": statistics.sums,
-                "triangle": statistics.triangle(),
-                "orphan_degrees": statistics.orphan_degrees,
-            }
+            state[f"group{index}"] = {**statistics.parts(), "orphan_degrees": statistics.orphan_degrees}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
@@ -319,9 +324,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
             Statistics.from_parts(
                 state["classes"],
                 state["counts"],
-                state[f"group{index}"]["sums"],
-                state[f"group{index}"]["triangle"],
-                orphan_degrees=state[f"group{index}"]["orphan_degrees"],
+                **state[f"group{index}"],
                 exact=self.quantise,
                 device=self.device,
             )

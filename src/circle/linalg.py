@@ -52,7 +52,10 @@ def cholesky(matrix: Tensor) -> Factor:
         logger.warning("covariance [%d, %d] not positive definite: jitter %.3g, try %d", size, size, jitter, attempt)
         if not int(info):
             return Factor(lower, jitter, attempt)
-    raise CircleError(f"covariance [{size}, {size}] is not positive definite even with jitter {added:.3g}: raise ridge")
+    raise CircleError(
+        f"covariance [{size}, {size}] is not positive definite even with jitter {added:.3g}: "
+        "raise the head's ridge or shrinkage"
+    )
 
 
 def spectral_radius(matrix: Tensor) -> float:

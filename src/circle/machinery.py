@@ -13,10 +13,11 @@ from circle.config import Config
 from circle.ensemble import Group, build_groups
 from circle.errors import CircleError, NotLearnedError
 from circle.extractors import Grid, ImageShape
-from circle.heads import HeadConfig, LinearScores, build_head
+from circle.heads import HeadConfig, Scores, build_head
 from circle.labels import check_one_kind, plain_labels
 from circle.ledger import Ledger
 from circle.registry import resolve
+from circle.second_moment import check_room
 from circle.statistics import Statistics
 from circle.streams.batches import ImageBatch, ImageWish
 from circle.streams.decode import ImageConfig
@@ -43,7 +44,7 @@ class Machinery(BaseEstimator):
     groups_: list[Group]
     statistics_: list[Statistics]
 
-    _cache: dict[Any, list[LinearScores]]  # a container, because predicting must not change the estimator itself
+    _cache: dict[Any, list[Scores]]  # a container, because predicting must not change the estimator itself
     _prediction_only = False
     _stored_classes: Sequence[Hashable] = ()
     _stored_samples = 0
@@ -155,13 +156,21 @@ class Machinery(BaseEstimator):
         self._cache = {}
 
     def _new_statistics(self, group: Group) -> Statistics:
-        return Statistics(group.size, exact=self.quantise, device=self.device)
+        head = self._head_config()
+        return Statistics(
+            group.size,
+            exact=self.quantise,
+            class_moments=head.class_moments,
+            unit_sums=head.unit_sums,
+            device=self.device,
+        )
 
     def _tiles(self, batch: ImageBatch) -> Iterator[tuple[int, Tensor]]:
         for start in range(0, len(batch), TILE):
             yield start, batch.tile(start, start + TILE).to(self.device)
 
     def _learn(self, batch: ImageBatch, labels: Sequence[Hashable]) -> None:
+        check_room(self.statistics_, labels)
         for start, images in self._tiles(batch):
             features = [group.features(images) for group in self.groups_]
             for statistics, values in zip(self.statistics_, features, strict=True):
@@ -175,7 +184,7 @@ class Machinery(BaseEstimator):
                 part.update(group.features(images), labels[start : start + len(images)])
         self.statistics_[:] = [mine - part for mine, part in zip(self.statistics_, parts, strict=True)]
 
-    def _materialised(self) -> list[LinearScores]:
+    def _materialised(self) -> list[Scores]:
         """The heads, computed when first needed and kept until the statistics change."""
         if self._prediction_only:
             return self._cache[None]

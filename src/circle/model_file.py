@@ -12,7 +12,7 @@ from circle import __version__, checkpoint
 from circle.checkpoint import smallest_integers
 from circle.errors import CircleError
 from circle.extractors import Grid
-from circle.heads import LinearScores
+from circle.heads.scores import SCORES
 from circle.labels import decode_labels, encode_labels
 from circle.ledger import Ledger
 from circle.registry import resolve
@@ -45,8 +45,8 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
         tensors[f"group{index}.probe"] = group.probe()
     if header["kind"] == "prediction":
         for index, scores in enumerate(model._materialised()):
-            tensors[f"group{index}.weight"] = scores.weight
-            tensors[f"group{index}.bias"] = scores.bias
+            header["scores"] = scores.kind
+            tensors |= {f"group{index}.{name}": values for name, values in scores.tensors().items()}
     else:
         header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
         tensors["counts"] = model.statistics_[0].counts
@@ -54,8 +54,7 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
             if not torch.equal(statistics.counts, tensors["counts"]):
                 raise CircleError("the groups have learned different samples: an update was interrupted; load the file")
             pack = smallest_integers if statistics.exact else (lambda values: values)
-            tensors[f"group{index}.sums"] = pack(statistics.sums)
-            tensors[f"group{index}.triangle"] = pack(statistics.triangle())
+            tensors |= {f"group{index}.{name}": pack(values) for name, values in statistics.parts().items()}
         tensors["ledger.digests"], tensors["ledger.counts"] = model.ledger_.to_tensors(classes)
     checkpoint.write(path, tensors, header)
 
@@ -109,23 +108,28 @@ def _restore_heads(
 ) -> None:
     model._prediction_only = True
     model._stored_classes, model._stored_samples = classes, header["samples"]
-    weights = [
-        LinearScores(tensors[f"group{index}.weight"].to(model.device), tensors[f"group{index}.bias"].to(model.device))
-        for index in range(model.groups)
-    ]
-    model._cache = {None: weights}
+    kind = SCORES[header.get("scores", "linear")]  # the first files did not say, and held nothing else
+    model._cache = {
+        None: [
+            kind.from_tensors({name: tensors[f"group{index}.{name}"].to(model.device) for name in kind.names})
+            for index in range(model.groups)
+        ]
+    }
     model.statistics_ = []
 
 
 def _restore_statistics(
     model: CircleClassifier, tensors: dict[str, Tensor], header: dict[str, Any], classes: list[Any]
 ) -> None:
+    head = model._head_config()
     model.statistics_ = [
         Statistics.from_parts(
             classes,
             tensors["counts"],
             tensors[f"group{index}.sums"],
             tensors[f"group{index}.triangle"],
+            class_triangles=tensors[f"group{index}.class_triangles"] if head.class_moments else None,
+            unit_sums=tensors[f"group{index}.unit_sums"] if head.unit_sums else None,
             orphan_degrees=header["orphan_degrees"][index],
             exact=model.quantise,
             device=model.device,
@@ -136,16 +140,17 @@ def _restore_statistics(
 
 
 def learning_bytes(model: CircleClassifier) -> int:
-    """Size of the learning model's file now, header aside: one triangle of M per group, sums, counts, ledger."""
-    largest = max((float(strip.abs().max()) for s in model.statistics_ for strip in s._strips), default=0.0)
-    width = 8 if not model.quantise or largest >= 2**31 else 4
-    classes = len(model._classes())
-    sums = 4 if model.quantise else 8
-    per_group = sum(g.size * (g.size + 1) // 2 * width + classes * g.size * sums + 12 * g.size for g in model.groups_)
-    return per_group + 16 * classes + 16 * len(model.ledger_)
+    """Size of the learning model's file now, header aside: parts of the statistics, counts, grids, ledger."""
+    parts = sum(
+        values.numel() * values.element_size()
+        for statistics in model.statistics_
+        for values in (smallest_integers(each) if statistics.exact else each for each in statistics.parts().values())
+    )
+    grids = sum(12 * group.size for group in model.groups_)
+    return parts + grids + 16 * len(model._classes()) + 16 * len(model.ledger_)
 
 
 def prediction_bytes(model: CircleClassifier) -> int:
-    """Size of the predicting model's file, header aside: float32 weights, float64 biases, the grid."""
-    classes = len(model._classes())
-    return sum(classes * (4 * group.size + 8) + 12 * group.size for group in model.groups_)
+    """Size of the predicting model's file, header aside: what the heads hold in float32, float64 biases, the grid."""
+    classes, head = len(model._classes()), model._head_config()
+    return sum(4 * head.numbers(classes, group.size) + 8 * classes + 12 * group.size for group in model.groups_)

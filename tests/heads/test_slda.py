@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import softmax
 from sklearn.covariance import EmpiricalCovariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from circle.errors import CircleError
-from circle.heads import SLDA, SLDAConfig
-from circle.heads.slda import pooled_covariance
+from circle.heads import SLDAConfig
+from circle.heads.covariance import class_means, pooled_covariance, pooled_variances
 from circle.statistics import Statistics
 
 
-def sample(seed: int, counts: list[int], size: int) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(len(counts)), counts)
-    centres = random.normal(0, 20, (len(counts), size))
-    values = centres[labels] + random.normal(0, 25, (len(labels), size)) @ random.normal(0, 0.7, (size, size))
-    return np.clip(np.round(values), -127, 127).astype(np.int8), labels
+@pytest.fixture(scope="session")
+def posterior(scored: Any) -> Any:
+    """Class probabilities [Q, C] of queries."""
 
+    def probabilities(values: np.ndarray, labels: np.ndarray, config: SLDAConfig, queries: np.ndarray) -> np.ndarray:
+        return softmax(scored(config, values, labels, queries), 1)
 
-def posterior(values: np.ndarray, labels: np.ndarray, config: SLDAConfig, queries: np.ndarray) -> np.ndarray:
-    statistics = Statistics(values.shape[1])
-    statistics.update(torch.from_numpy(values), labels.tolist())
-    scores = SLDA(config).materialise(statistics)(torch.from_numpy(queries))
-    return torch.softmax(scores, 1).numpy()
+    return probabilities
 
 
 @pytest.mark.parametrize("ridge_rule", ["absolute", "relative"])
 @pytest.mark.parametrize("ridge", [0.0, 0.05, 2.0])
 @pytest.mark.parametrize("counts", [[40, 40, 40], [10, 80, 33, 5], [60, 25]])
-def test_equals_scikit_learn(counts: list[int], ridge: float, ridge_rule: str) -> None:
+def test_equals_scikit_learn(sample: Any, posterior: Any, counts: list[int], ridge: float, ridge_rule: str) -> None:
     values, labels = sample(1, counts, 7)
     queries = sample(2, counts, 7)[0]
     total, classes = len(labels), len(counts)
@@ -63,19 +61,19 @@ class _Given(EmpiricalCovariance):
         return self
 
 
-def test_differs_from_scikit_learns_own_covariance_by_its_divisor_only() -> None:
+def test_differs_from_scikit_learns_own_covariance_by_its_divisor_only(sample: Any) -> None:
     """The svd solver estimates the covariance by itself, over N instead of N - C."""
     values, labels = sample(3, [50, 70, 30], 6)
     reference = LinearDiscriminantAnalysis(solver="svd", store_covariance=True).fit(values.astype(float), labels)
     statistics = Statistics(6)
     statistics.update(torch.from_numpy(values), labels.tolist())
-    means = statistics.sums / statistics.counts[:, None]
-    ours = pooled_covariance(statistics, statistics.sums, means).numpy()
+    ours = pooled_covariance(statistics, class_means(statistics)).numpy()
     assert np.allclose(ours * (150 - 3) / 150, reference.covariance_, rtol=1e-10)
+    assert np.allclose(pooled_variances(statistics, class_means(statistics)).numpy(), ours.diagonal(), rtol=1e-10)
 
 
 @given(seed=st.integers(0, 500), shift=st.integers(-40, 40))
-def test_translation_does_not_matter(seed: int, shift: int) -> None:
+def test_translation_does_not_matter(sample: Any, posterior: Any, seed: int, shift: int) -> None:
     values, labels = sample(seed, [12, 9, 15], 4)
     values = np.clip(values, -80, 80)
     config = SLDAConfig(ridge=0.1)
@@ -83,21 +81,21 @@ def test_translation_does_not_matter(seed: int, shift: int) -> None:
     assert np.abs(posterior(values, labels, config, values) - posterior(moved, labels, config, moved)).max() < 1e-6
 
 
-def test_one_sample_per_class_is_the_nearest_mean() -> None:
+def test_one_sample_per_class_is_the_nearest_mean(posterior: Any) -> None:
     values = np.array([[100, 0], [0, 100], [-100, 0]], np.int8)
     queries = np.array([[90, 10], [5, 60], [-30, -29]], np.int8)
     found = posterior(values, np.arange(3), SLDAConfig(), queries)
     assert found.argmax(1).tolist() == [0, 1, 2]
 
 
-def test_one_class_is_certain() -> None:
+def test_one_class_is_certain(posterior: Any) -> None:
     assert posterior(np.ones((5, 3), np.int8), np.zeros(5, int), SLDAConfig(), np.zeros((2, 3), np.int8)).tolist() == [
         [1.0],
         [1.0],
     ]
 
 
-def test_more_values_than_samples() -> None:
+def test_more_values_than_samples(sample: Any, posterior: Any) -> None:
     values, labels = sample(5, [4, 4], 30)
     found = posterior(values, labels, SLDAConfig(ridge=0.1), values)
     assert (found.argmax(1) == labels).all()

@@ -1,7 +1,33 @@
 """Heads: pure functions from statistics to scores."""
 
-from circle.heads.base import Head, HeadConfig, LinearScores, build_head
-from circle.heads.ncm import NCM, NCMConfig
+from circle.heads.base import Head, HeadConfig, build_head
+from circle.heads.diagonal_lda import DiagonalLDA, DiagonalLDAConfig
+from circle.heads.mahalanobis import Mahalanobis, MahalanobisConfig
+from circle.heads.ncm import NCM, CosineNCM, CosineNCMConfig, NCMConfig
+from circle.heads.qda import QDA, QDAConfig
+from circle.heads.ridge import RecursiveRidge, Ridge, RidgeHeadConfig
+from circle.heads.scores import LinearScores, Scores
 from circle.heads.slda import SLDA, SLDAConfig
 
-__all__ = ["NCM", "SLDA", "Head", "HeadConfig", "LinearScores", "NCMConfig", "SLDAConfig", "build_head"]
+__all__ = [
+    "NCM",
+    "QDA",
+    "SLDA",
+    "CosineNCM",
+    "CosineNCMConfig",
+    "DiagonalLDA",
+    "DiagonalLDAConfig",
+    "Head",
+    "HeadConfig",
+    "LinearScores",
+    "Mahalanobis",
+    "MahalanobisConfig",
+    "NCMConfig",
+    "QDAConfig",
+    "RecursiveRidge",
+    "Ridge",
+    "RidgeHeadConfig",
+    "SLDAConfig",
+    "Scores",
+    "build_head",
+]

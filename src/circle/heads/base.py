@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from circle.config import Config, option
+from circle.errors import CircleError
+from circle.heads.scores import Scores
 from circle.registry import entry
 
 if TYPE_CHECKING:
@@ -18,29 +17,68 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HeadConfig(Config):
-    """Settings that every head has."""
+    """Settings that every head has.
+
+    Features are positions on the extractor's calibrated grid, for every head: origin and unit of each feature are
+    its mean and an eighth of its deviation over synthetic noise. For heads that care about the origin (cosine,
+    ridge without intercept) or about units (Euclidean, anything with a ridge) that is what z means.
+    """
+
+    #: What the head needs besides counts, sums and the second moment of all samples together.
+    class_moments: ClassVar[bool] = False
+    unit_sums: ClassVar[bool] = False
 
     temperature: float = option(1.0, "scores are divided by it before the softmax; above 1 is less certain")
 
     def check(self) -> None:
         self.require(self.temperature > 0, "temperature", "a positive number")
 
+    def check_statistics(self, statistics: Statistics) -> None:
+        """Refuse statistics that lack what this head needs."""
+        if (self.class_moments and not statistics.has_class_moments) or (
+            self.unit_sums and not statistics.has_unit_sums
+        ):
+            missing = "second moments of each class" if self.class_moments else "sums of unit vectors"
+            raise CircleError(f"head {self.name!r} needs {missing}, which were not kept: learn with this head")
+
+    def numbers(self, classes: int, size: int) -> int:
+        """Learned numbers in the materialised head, biases aside."""
+        return classes * size
+
+    @classmethod
+    def candidates(cls) -> dict[str, tuple[float, ...]]:
+        """Settings that decide accuracy, with values worth trying on a validation split."""
+        return {}
+
+    @classmethod
+    def temperatures(cls) -> tuple[float, ...]:
+        """Temperatures worth trying on a validation split."""
+        return (0.5, 1.0, 2.0, 4.0)
+
 
 @dataclass(frozen=True)
-class LinearScores:
-    """A materialised head whose scores are linear in the features: scores = z W^T + b."""
+class RidgeConfig(HeadConfig):
+    """Settings of heads that add a ridge to the diagonal of a matrix."""
 
-    weight: Tensor  # [C, D]
-    bias: Tensor  # [C]
+    ridge: float = option(0.01, "lambda, added to the diagonal of the matrix that is solved")
+    ridge_rule: Literal["relative", "absolute"] = option(
+        "relative", "whether lambda is a multiple of the matrix's mean diagonal, or a number of its own"
+    )
 
-    def __call__(self, features: Tensor) -> Tensor:
-        """Features [B, D] of any type -> scores float64 [B, C]."""
-        weight = self.weight.to(torch.float64)
-        return torch.addmm(self.bias.to(torch.float64), features.to(weight.device, torch.float64), weight.T)
+    def check(self) -> None:
+        super().check()
+        self.require(self.ridge >= 0, "ridge", "zero or a positive number")
 
-    def rounded(self) -> LinearScores:
-        """Weights to float32, as a predicting model stores them, so that both kinds of model say the same."""
-        return LinearScores(self.weight.to(torch.float32), self.bias)
+    def added(self, mean_diagonal: float) -> float:
+        """What is added to a diagonal with this mean."""
+        if mean_diagonal <= 0.0:
+            # No scatter yet (one sample per class, or constant features): the identity, the nearest mean.
+            return max(1.0, self.ridge)
+        return self.ridge * (mean_diagonal if self.ridge_rule == "relative" else 1.0)
+
+    @classmethod
+    def candidates(cls) -> dict[str, tuple[float, ...]]:
+        return {"ridge": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
 
 
 class Head(ABC):
@@ -50,7 +88,7 @@ class Head(ABC):
         self.config = config
 
     @abstractmethod
-    def materialise(self, statistics: Statistics) -> LinearScores:
+    def materialise(self, statistics: Statistics) -> Scores:
         """Closed form of the classifier. The same statistics give the same classifier."""
 
 

@@ -1,11 +1,14 @@
-"""Nearest class mean: the cheapest head there is."""
+"""Nearest class means: the cheapest heads there are."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from circle.heads.base import Head, HeadConfig, LinearScores
+from circle.config import option
+from circle.heads.base import Head, HeadConfig
+from circle.heads.covariance import class_means
+from circle.heads.scores import CosineScores, LinearScores
 from circle.registry import register
 from circle.statistics import Statistics
 
@@ -16,6 +19,11 @@ class NCMConfig(HeadConfig):
 
     name: ClassVar[str] = "ncm"
 
+    @classmethod
+    def temperatures(cls) -> tuple[float, ...]:
+        # Squared distances grow with the number of features; a softmax of them as they are is all or nothing.
+        return (1.0, 1e2, 1e3, 1e4, 1e5)
+
 
 @register("head", NCMConfig)
 class NCM(Head):
@@ -24,5 +32,35 @@ class NCM(Head):
     config: NCMConfig
 
     def materialise(self, statistics: Statistics) -> LinearScores:
-        means = statistics.sums / statistics.counts.to(statistics.device)[:, None]
+        means = class_means(statistics)
         return LinearScores(2.0 * means, -(means * means).sum(1))
+
+
+@dataclass(frozen=True)
+class CosineNCMConfig(HeadConfig):
+    """Settings of the cosine nearest-class-mean head; the paper's tau is 1 / temperature."""
+
+    name: ClassVar[str] = "cosine_ncm"
+    unit_sums: ClassVar[bool] = True
+
+    temperature: float = option(0.05, "cosines are divided by it before the softmax; the paper's 1 / tau")
+
+    @classmethod
+    def temperatures(cls) -> tuple[float, ...]:
+        return (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+@register("head", CosineNCMConfig)
+class CosineNCM(Head):
+    """Nearest class by angle: u_c = sum_{y_i = c} z_i / |z_i|, score_c(z) = cos(z, u_c).
+
+    A class whose unit vectors cancel out has no direction; its score is 0.
+    """
+
+    config: CosineNCMConfig
+
+    def materialise(self, statistics: Statistics) -> CosineScores:
+        self.config.check_statistics(statistics)
+        sums = statistics.unit_sums()
+        weight = sums / sums.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        return CosineScores(weight, weight.new_zeros(len(weight)))

@@ -1,0 +1,44 @@
+"""Means and covariances from statistics, shared by the heads that model them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor
+
+from circle.statistics import Statistics
+
+
+def class_means(statistics: Statistics) -> Tensor:
+    """mu_c = T_c / n_c, float64 [C, D]."""
+    return statistics.sums / statistics.counts.to(statistics.device)[:, None]
+
+
+def log_priors(statistics: Statistics) -> Tensor:
+    """log(n_c / N), float64 [C]."""
+    counts = statistics.counts.to(statistics.device, torch.float64)
+    return (counts / counts.sum()).log()
+
+
+def pooled_covariance(statistics: Statistics, means: Tensor) -> Tensor:
+    """S / (N - C) with S = M - sum_c n_c mu_c mu_c^T, float64 [D, D].
+
+    With one sample per class the divisor is 1 and S is zero.
+    """
+    scatter = statistics.second_moment()
+    scatter.addmm_(statistics.sums.T, means, alpha=-1.0)
+    return scatter.div_(max(1, statistics.degrees_of_freedom))
+
+
+def pooled_variances(statistics: Statistics, means: Tensor) -> Tensor:
+    """The diagonal of the pooled covariance, [D], rounding clamped away; the matrix itself is not made."""
+    scatter = statistics.squares() - (statistics.sums * means).sum(0)
+    return scatter.div_(max(1, statistics.degrees_of_freedom)).clamp_min_(0.0)
+
+
+def class_covariance(statistics: Statistics, label: Hashable, mean: Tensor, count: int) -> Tensor:
+    """S_c / (n_c - 1) with S_c = M_c - n_c mu_c mu_c^T, float64 [D, D], for n_c of at least two."""
+    scatter = statistics.class_second_moment(label)
+    scatter.addr_(mean, mean, alpha=-float(count))
+    return scatter.div_(count - 1)

@@ -1,0 +1,129 @@
+"""Sums of outer products, of which one triangle of blocks is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from circle.errors import CircleError
+from circle.memory import require_memory
+
+if TYPE_CHECKING:
+    from circle.statistics import Statistics
+
+STRIP = 256  # rows per product: only blocks on and above the diagonal are computed
+
+
+class SecondMoment:
+    """M = sum_i z_i z_i^T, float64 [D, D], as strips of rows that start at the diagonal."""
+
+    def __init__(self, size: int, device: torch.device | str = "cpu") -> None:
+        self.size = size
+        self.device = torch.device(device)
+        self.strips = [
+            torch.zeros(min(STRIP, size - start), size - start, dtype=torch.float64, device=self.device)
+            for start in range(0, size, STRIP)
+        ]
+
+    @staticmethod
+    def bytes_of(size: int) -> int:
+        """Memory that the strips of a moment of this size take."""
+        return 8 * sum(min(STRIP, size - start) * (size - start) for start in range(0, size, STRIP))
+
+    def add_products(self, features: Tensor) -> None:
+        """Add the products of float32 features [B, D]; what makes that exact is said in :mod:`circle.statistics`."""
+        for start, strip in zip(range(0, self.size, STRIP), self.strips, strict=True):
+            strip += features[:, start : start + strip.shape[0]].T @ features[:, start:]
+
+    def add(self, other: SecondMoment, sign: int = 1) -> None:
+        for mine, theirs in zip(self.strips, other.strips, strict=True):
+            mine.add_(theirs, alpha=sign)
+
+    def subtract_outer(self, total: Tensor, count: int, *, whole: bool) -> None:
+        """M <- M - T T^T / n for a sum T [D]; ``whole`` rounds what is subtracted to integers."""
+        for start, strip in zip(range(0, self.size, STRIP), self.strips, strict=True):
+            part = torch.outer(total[start : start + strip.shape[0]], total[start:]) / count
+            strip -= part.round() if whole else part
+
+    def full(self) -> Tensor:
+        """The whole symmetric matrix, [D, D]."""
+        matrix = torch.empty(self.size, self.size, dtype=torch.float64, device=self.device)
+        for start, strip in zip(range(0, self.size, STRIP), self.strips, strict=True):
+            stop = start + strip.shape[0]
+            matrix[start:stop, start:] = strip
+            matrix[stop:, start:stop] = strip[:, stop - start :].T
+        return matrix
+
+    def diagonal(self) -> Tensor:
+        """q = sum_i z_i^2, [D]."""
+        return torch.cat([strip.diagonal() for strip in self.strips])
+
+    def triangle(self) -> Tensor:
+        """The upper triangle row by row, [D (D + 1) / 2]: what a file needs to hold."""
+        return torch.cat([row[index:] for strip in self.strips for index, row in enumerate(strip)])
+
+    @classmethod
+    def from_triangle(cls, triangle: Tensor, size: int, device: torch.device | str = "cpu") -> SecondMoment:
+        """Inverse of :meth:`triangle`."""
+        if triangle.shape != (size * (size + 1) // 2,):
+            raise CircleError("statistics of inconsistent sizes: the file is damaged")
+        result = cls(size, device)
+        position = 0
+        for strip in result.strips:
+            for index, row in enumerate(strip):
+                length = row.numel() - index
+                row[index:] = triangle[position : position + length]
+                position += length
+            side = strip.shape[0]
+            block = strip[:, :side].triu()
+            strip[:, :side] = block + block.triu(1).T
+        return result
+
+    def select(self, columns: Tensor) -> SecondMoment:
+        """The moment of some of the features: ``columns``, int64 [d], ascending. Reads only what it keeps."""
+        matrix = torch.empty(len(columns), len(columns), dtype=torch.float64, device=self.device)
+        for start, strip in zip(range(0, self.size, STRIP), self.strips, strict=True):
+            first, last = torch.searchsorted(columns, torch.tensor([start, start + strip.shape[0]])).tolist()
+            if first < last:
+                rows = strip[columns[first:last] - start]
+                matrix[first:last, first:] = rows[:, columns[first:] - start]
+        result = SecondMoment(len(columns), self.device)
+        for start, strip in zip(range(0, len(columns), STRIP), result.strips, strict=True):
+            stop = start + strip.shape[0]
+            upper = matrix[start:stop, start:].triu()
+            upper[:, : stop - start] += upper[:, : stop - start].triu(1).T
+            strip.copy_(upper)
+        return result
+
+    def copy(self) -> SecondMoment:
+        result = SecondMoment.__new__(SecondMoment)
+        result.size, result.device = self.size, self.device
+        result.strips = [strip.clone() for strip in self.strips]
+        return result
+
+    def largest(self) -> float:
+        """The largest absolute entry."""
+        return max((float(strip.abs().max()) for strip in self.strips), default=0.0)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SecondMoment):
+            return NotImplemented
+        pairs = zip(self.strips, other.strips, strict=True)
+        return self.size == other.size and all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+def check_room(statistics: Sequence[Statistics], labels: Iterable[Hashable]) -> None:
+    """Refuse new classes whose second moments do not fit into memory, before any of them is allocated."""
+    labels = set(labels)
+    needed = sum(each.bytes_for(labels) for each in statistics)
+    if needed:
+        require_memory(
+            needed,
+            f"second moments of {len(labels)} classes with {statistics[0].size:,} features",
+            "use a shorter feature (projection_size), or a head that needs none of each class (slda)",
+        )
