@@ -14,7 +14,7 @@ def test_lengths_and_rounding() -> None:
     assert np.allclose(np.linalg.norm(units.numpy(), axis=1), 1.0, atol=1e-12)
     fixed = fixed_point_units(values)
     assert fixed.dtype == torch.int64
-    assert float((fixed / UNIT - units).abs().max()) <= 0.5 / UNIT
+    assert float((fixed.to(torch.float64) / UNIT - units).abs().max()) <= 0.5 / UNIT
 
 
 def test_every_batch_gives_the_same_bits() -> None:
