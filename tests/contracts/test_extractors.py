@@ -9,11 +9,20 @@ from circle.config import Config
 from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, pink_noise
 from circle.registry import entry, list_extractors
 
+# At full width some would take minutes here. Fewer channels show the same; the tests of each extractor add what a
+# convolution or product of full width might do otherwise.
+NARROW = {
+    "conv_patch_rnn": {"width": 64},
+    "patch_rnn": {"width": 64},
+    "resnet18_bn": {"base_channels": 8},
+    "resnet18_ln": {"base_channels": 8},
+    "vgg13": {"base_channels": 8},
+}
 SHAPES = [ImageShape(3, 32, 32), ImageShape(1, 17, 23), ImageShape(3, 64, 64)]
 
 
 def all_configs() -> list[Config]:
-    return [entry("extractor", name).config() for name in list_extractors()]
+    return [entry("extractor", name).config(**NARROW.get(name, {})) for name in list_extractors()]
 
 
 @pytest.fixture(params=[(c, s) for c in all_configs() for s in SHAPES], ids=lambda p: f"{p[0].name}-{p[1].height}")
@@ -36,7 +45,7 @@ def test_determined_by_config_and_seed(extractor: Extractor) -> None:
     again = build_extractor(extractor.config, extractor.shape, seed=3)
     other = build_extractor(extractor.config, extractor.shape, seed=4)
     assert torch.equal(extractor.features(images), again.features(images))
-    assert not torch.equal(extractor.features(images), other.features(images))
+    assert torch.equal(extractor.features(images), other.features(images)) != extractor.seeded
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from circle.errors import CircleError
 from circle.extractors import BiRC2DConfig, ImageShape, build_extractor, pink_noise
-from circle.extractors.birc2d import BiRC2D, patches
+from circle.extractors.birc2d import BiRC2D
+from circle.extractors.patches import patches
 
 PLAIN = BiRC2DConfig(stem="plain", zero_mean_inputs=False, join_stem=False, moments=("mean",), power=1.0)
 SMALL = PLAIN.replace(stem_channels=(3, 4), stem_kernels=(3, 5), patch_sizes=(2, 3), width=5, grid=2)
@@ -148,15 +149,6 @@ def test_parameters_are_counted() -> None:
     stem = 3 * 16 * 9 + 16
     reservoirs = 4 * (64 * 32 + 512) + 4 * (128 * 32 + 512)
     assert extractor.parameter_count().fixed == stem + reservoirs
-
-
-def test_patches_pad_evenly() -> None:
-    maps = torch.arange(1.0, 26.0).view(1, 5, 5, 1)
-    cut = patches(maps, 4)
-    assert cut.shape == (1, 2, 2, 16)
-    assert float(cut.sum()) == float(maps.sum())
-    assert cut[0, 0, 0].view(4, 4)[0].tolist() == [0, 0, 0, 0]  # three rows to add: one above, two below
-    assert cut[0, 0, 0].view(4, 4)[1].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

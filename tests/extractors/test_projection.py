@@ -33,3 +33,14 @@ def test_variance_is_kept(fan_in: int) -> None:
     projected = projection(500, 300, fan_in=fan_in)(values)
     # Kaiming scaling for a ReLU: twice the variance before it, so that half of it is left after.
     assert float(projected.var()) == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("fan_in", [0, 64])
+def test_the_number_of_rows_does_not_matter(fan_in: int) -> None:
+    """Small products take kernels of their own; a batch of one must not get other bits than a batch of many."""
+    layer = projection(700, 300, fan_in=fan_in, relu=True)
+    values = torch.randn(33, 700, generator=torch.Generator().manual_seed(1))
+    torch.set_num_threads(1)  # as when features are extracted
+    together = layer(values)
+    for rows in (1, 2, 3, 7, 8, 9):
+        assert torch.equal(layer(values[:rows]), together[:rows])

@@ -1,11 +1,14 @@
-"""The contrast-normalised stem."""
+"""The random stems, most of all the contrast-normalised one."""
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
+from torch.nn import functional
 
-from circle.extractors.stem import ContrastStem, patch_variance
+from circle.extractors.stem import ContrastStem, PlainStem, patch_variance, same_convolution
 
 
 def stem(kernel: int = 3, inputs: int = 3) -> ContrastStem:
@@ -45,3 +48,29 @@ def test_both_signs_are_kept() -> None:
 
 def test_a_flat_image_gives_nothing() -> None:
     assert float(stem()(torch.zeros(1, 3, 8, 8, dtype=torch.float64)).abs().max()) == 0.0
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7])
+def test_padding_is_torch_s_own_without_its_warning(kernel: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 9, 7, generator=generator).contiguous(memory_format=torch.channels_last)
+    weight, bias = torch.rand(5, 3, kernel, kernel, generator=generator), torch.rand(5, generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = functional.conv2d(images, weight, bias, padding="same")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(same_convolution(images, weight, bias), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_plain_layers_follow_each_other(bias: bool) -> None:
+    layers = PlainStem(3, (5, 6), (3, 2), torch.Generator().manual_seed(0), slope=0.1, bias=bias)
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    expected = images
+    for layer in range(2):
+        own_bias = layers.get_buffer(f"bias_{layer}") if bias else None
+        expected = functional.leaky_relu(same_convolution(expected, layers.weight(layer), own_bias), 0.1)
+    assert torch.equal(layers(images), expected)
+    assert layers.channels == 6
+    assert layers.parameters_fixed() == 3 * 5 * 9 + 5 * 6 * 4 + 11 * bias

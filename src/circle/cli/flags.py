@@ -22,18 +22,44 @@ _HEAD = Group("Its head", sort_key=12)
 
 def _part_flags(kind: Kind, names: list[str]) -> type:
     """A dataclass with one optional field for every setting of every registered part of a kind."""
-    fields: dict[str, Any] = {"name": Annotated[str | None, Parameter(help=f"one of {', '.join(names)}")]}
+    owners: dict[str, dict[str, dataclasses.Field[Any]]] = {}  # by setting, then by part
+    types: dict[str, Any] = {}
     for name in names:
         config = entry(kind, name).config
         hints = typing.get_type_hints(config)
         for field in dataclasses.fields(config):
-            text = f"{name}: {field.metadata['help']} (its own default {_shown(field.default)})"
-            many = typing.get_origin(hints[field.name]) is tuple
-            flag = Parameter(help=text, consume_multiple=True, negative=()) if many else Parameter(help=text)
-            fields.setdefault(field.name, Annotated[hints[field.name] | None, flag])
-    made = dataclasses.make_dataclass(f"{kind.title()}Flags", [(n, t, None) for n, t in fields.items()], frozen=True)
+            first = next(iter(owners.setdefault(field.name, {})), name)
+            if types.setdefault(field.name, hints[field.name]) != hints[field.name]:
+                raise TypeError(f"{kind}s {first} and {name} share a setting {field.name} of different types")
+            owners[field.name][name] = field
+    fields: list[tuple[str, Any, None]] = [
+        ("name", Annotated[str | None, Parameter(help=f"one of {', '.join(names)}")], None)
+    ]
+    for setting, parts in owners.items():
+        text = _help(parts, len(names))
+        many = typing.get_origin(types[setting]) is tuple
+        flag = Parameter(help=text, consume_multiple=True, negative=()) if many else Parameter(help=text)
+        fields.append((setting, Annotated[types[setting] | None, flag], None))
+    made = dataclasses.make_dataclass(f"{kind.title()}Flags", fields, frozen=True)
     made.__module__ = __name__  # cyclopts takes classes of the module "types", where it would be, for built-ins
     return made
+
+
+def _help(parts: dict[str, dataclasses.Field[Any]], known: int) -> str:
+    """What a setting means to the parts that have it, with their own defaults; what they share is said once."""
+    meanings: dict[str, dict[str, list[str]]] = {}  # by description, then by default: names of parts
+    for name, field in parts.items():
+        defaults = meanings.setdefault(field.metadata["help"], {})
+        defaults.setdefault(_shown(field.default), []).append(name)
+    texts = []
+    for description, defaults in meanings.items():
+        names = [name for some in defaults.values() for name in some]
+        who = "all" if len(names) == known > 1 else ", ".join(names)
+        own = f"own default {next(iter(defaults))}"
+        if len(defaults) > 1:
+            own = "own defaults " + ", ".join(f"{value} for {' and '.join(some)}" for value, some in defaults.items())
+        texts.append(f"{who}: {description} ({own})")
+    return "; ".join(texts)
 
 
 def _shown(value: Any) -> str:

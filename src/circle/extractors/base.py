@@ -51,6 +51,8 @@ class Extractor(nn.Module, ABC):
     minimum_batch: int = 2
     #: Images per call that stay in cache; more are cut into tiles of this many.
     tile: int = 32
+    #: Whether the seed has a say; members without one would all be the same.
+    seeded: bool = True
 
     def __init__(self, config: Config, shape: ImageShape, seed: int) -> None:
         super().__init__()
@@ -98,10 +100,23 @@ def build_extractor(config: Config, shape: ImageShape, seed: int) -> Extractor:
     return entry("extractor", config.name).part(config, shape, seed)
 
 
+def tile_for(values: int, most: int = 32, least: int = 2) -> int:
+    """Images per tile where the widest maps hold that many values per image: 8 MiB of float32, near the cache.
+
+    Memory is the other reason: calibration runs in float64, whose 3 x 3 convolutions unfold their input ninefold.
+    """
+    return max(least, min(most, 2**21 // max(1, values)))
+
+
 def kaiming_uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator, slope: float = 0.01) -> Tensor:
     """Uniform on +-sqrt(6 / ((1 + slope^2) fan_in)), which keeps the variance through a leaky ReLU."""
     bound = math.sqrt(6.0 / ((1.0 + slope * slope) * fan_in))
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+
+def kaiming_normal(shape: tuple[int, ...], fan: int, generator: torch.Generator) -> Tensor:
+    """Normal with variance 2 / fan, which keeps the variance through a ReLU, forwards (fan-in) or backwards (-out)."""
+    return torch.empty(shape).normal_(0.0, math.sqrt(2.0 / fan), generator=generator)
 
 
 def frozen(module: nn.Module, name: str, tensor: Tensor) -> None:

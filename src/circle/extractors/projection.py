@@ -1,16 +1,81 @@
-"""A random projection that no file ever holds: its entries come from the seed."""
+"""How extractors begin and end: constants for the pixels, and a random projection that no file ever holds."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from circle.config import Config, option
 from circle.errors import CircleError
-from circle.extractors.base import frozen, kaiming_uniform
+from circle.extractors.base import Extractor, ParameterCount, frozen, kaiming_uniform
 
 MAXIMUM_DENSE = 2**27  # entries; half a GiB of float32 in memory
+MINIMUM_ROWS = 8  # products of fewer than four rows take kernels that add in another order (measured)
+
+
+@dataclass(frozen=True)
+class ProjectedConfig(Config):
+    """Settings of the first and the last step, which all extractors share."""
+
+    input_mean: float = option(0.5, "constant subtracted from every pixel")
+    input_scale: float = option(0.25, "constant every pixel is then divided by")
+    projection: Literal["none", "linear", "relu"] = option("none", "final random projection, with or without a ReLU")
+    projection_size: int = option(1100, "length of the projected vector")
+    projection_fan_in: int = option(0, "values that an output of a sparse projection adds up; 0 = dense")
+
+    def check(self) -> None:
+        self.require(self.input_scale > 0, "input_scale", "a positive number")
+        self.require(self.projection_size > 0, "projection_size", "at least 1")
+        self.require(self.projection_fan_in >= 0, "projection_fan_in", "0 or more")
+
+
+Settings = TypeVar("Settings", bound=ProjectedConfig)
+
+
+def output_projection(config: ProjectedConfig, inputs: int, generator: torch.Generator) -> RandomProjection | None:
+    """The projection of ``inputs`` values that a config asks for, if it asks for one."""
+    if config.projection == "none":
+        return None
+    return RandomProjection(
+        inputs,
+        config.projection_size,
+        generator,
+        fan_in=config.projection_fan_in,
+        relu=config.projection == "relu",
+    )
+
+
+class ProjectedExtractor(Extractor, Generic[Settings]):
+    """z = P v((x - mean) / scale): subclasses make the vector v, this class its input and the projection P, if any.
+
+    Mean and scale are constants, so that no statistic of the data has a say.
+    """
+
+    config: Settings
+    projection: RandomProjection | None
+    fixed: int
+
+    @abstractmethod
+    def vector(self, images: Tensor) -> Tensor:
+        """Images [B, C, H, W] of about zero mean and unit variance, free to be changed -> [B, length]."""
+
+    def finish(self, length: int, fixed: int, generator: torch.Generator) -> None:
+        """The end of a constructor: ``length`` values per vector, made with ``fixed`` numbers drawn so far."""
+        self.projection = output_projection(self.config, length, generator)
+        self.size = self.projection.outputs if self.projection else length
+        self.fixed = fixed
+
+    def forward(self, images: Tensor) -> Tensor:
+        vector = self.vector(images.sub(self.config.input_mean).div_(self.config.input_scale))
+        return self.projection(vector) if self.projection else vector
+
+    def parameter_count(self) -> ParameterCount:
+        return ParameterCount(fixed=self.fixed, generated=self.projection.generated if self.projection else 0)
 
 
 class RandomProjection(nn.Module):
@@ -54,7 +119,10 @@ class RandomProjection(nn.Module):
         return self.outputs * (self.fan_in or self.inputs)
 
     def forward(self, values: Tensor) -> Tensor:
-        """[B, inputs] -> [B, outputs]."""
+        """[B, inputs] -> [B, outputs], the same bits for any B."""
+        count = len(values)
+        if count < MINIMUM_ROWS:
+            values = nn.functional.pad(values, (0, 0, 0, MINIMUM_ROWS - count))
         if self.fan_in:
             # Row i of the transposed input holds value i of all images, so a gather reads whole cache lines.
             result = nn.functional.embedding_bag(
@@ -62,4 +130,5 @@ class RandomProjection(nn.Module):
             ).T.contiguous()
         else:
             result = values @ self.dense.T.to(values.dtype)
+        result = result[:count]
         return result.relu() if self.relu else result

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from circle import linalg
+from circle.config import option
 from circle.extractors.base import frozen, kaiming_uniform
+from circle.extractors.projection import ProjectedConfig
 
 DIRECTIONS = 4
+
+
+@dataclass(frozen=True)
+class ReservoirConfig(ProjectedConfig):
+    """Settings of the recurrence h_t = (1 - a) h_{t-1} + a f(W_in x_t + W h_{t-1}) of every reservoir."""
+
+    leak: float = option(0.8, "a in h_t = (1 - a) h_{t-1} + a f(W_in x_t + W h_{t-1})")
+    sparsity: float = option(0.9, "share of zeros in W")
+    radius: float = option(0.9, "spectral radius of W")
+
+    def check(self) -> None:
+        super().check()
+        self.require(0 < self.leak <= 1, "leak", "above 0, at most 1")
+        self.require(0 <= self.sparsity < 1, "sparsity", "at least 0, below 1")
+        self.require(self.radius >= 0, "radius", "zero or a positive number")
 
 
 class ReservoirLayer(nn.Module):

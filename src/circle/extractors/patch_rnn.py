@@ -1,0 +1,125 @@
+"""One reservoir that reads an image patch by patch, over pixels or over a random convolutional stem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from circle.config import option
+from circle.errors import CircleError
+from circle.extractors.base import ImageShape, frozen, kaiming_uniform, tile_for
+from circle.extractors.calibration import pink_noise
+from circle.extractors.patches import patches
+from circle.extractors.projection import ProjectedExtractor
+from circle.extractors.reservoir import ReservoirConfig, sparse_recurrent
+from circle.extractors.stem import PlainStem, StemConfig
+from circle.registry import register
+
+LARGEST_STATE = 1e6  # float32 features beyond it have no use, and before long no bound
+
+
+@dataclass(frozen=True)
+class PatchRNNConfig(ReservoirConfig):
+    """Settings of Patch-RNN."""
+
+    name: ClassVar[str] = "patch_rnn"
+
+    patch_size: int = option(0, "side of the patches; 0 = an eighth of the image's shorter side")
+    width: int = option(512, "reservoir units")
+    activation: Literal["tanh", "relu"] = option("tanh", "f of the recurrence; relu may diverge, and is then refused")
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.patch_size >= 0, "patch_size", "at least 1, or 0 for an eighth of the image's shorter side")
+        self.require(self.width > 0, "width", "at least 1")
+
+    def patch_for(self, shape: ImageShape) -> int:
+        """Side of the patches for images of a shape."""
+        return self.patch_size or max(1, min(shape.height, shape.width) // 8)
+
+
+@dataclass(frozen=True)
+class ConvPatchRNNConfig(StemConfig, PatchRNNConfig):
+    """Settings of Patch-RNN over a random convolutional stem."""
+
+    name: ClassVar[str] = "conv_patch_rnn"
+
+    stem_channels: tuple[int, ...] = option((16, 32), "filters of each stem layer; none = reservoirs see pixels")
+    stem_kernels: tuple[int, ...] = option((3, 3), "side of each stem layer's filters")
+
+
+@register("extractor", PatchRNNConfig)
+@register("extractor", ConvPatchRNNConfig)
+class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
+    """z = h_L, the state after the last of L patches in raster order, [B, width].
+
+        h_l = (1 - a) h_{l-1} + a f(W_in x_l + W h_{l-1}),    h_0 = 0
+
+    x_l holds the pixels of a p x p patch or, with Conv-Patch-RNN, that patch of all maps of a random stem. Patches do
+    not overlap, and images that p does not divide are padded with zeros. W_in is Kaiming uniform; W is sparse and
+    rescaled to the spectral radius.
+
+    With f = tanh no state exceeds one. With f = relu nothing bounds them: a radius below one does not, W not being
+    normal, nor does a larger one make them grow for sure. So the constructor reads one image of synthetic noise and
+    refuses settings whose states exceed 1e6. Without bias, states grow in proportion to the input, and no image has
+    standardised pixels much larger than the noise's: what passes is finite for all images.
+    """
+
+    weight_in: Tensor  # [p p C, width]
+    recurrent: Tensor  # [width, width], transposed
+    #: A step's products have a row per image; fewer than four rows take kernels that add in another order (measured).
+    minimum_batch = 8
+
+    def __init__(self, config: PatchRNNConfig, shape: ImageShape, seed: int) -> None:
+        super().__init__(config, shape, seed)
+        generator = torch.Generator().manual_seed(seed)
+        self.stem = draw_stem(config, shape.channels, generator)
+        # Rows are what makes the steps' products fast.
+        self.tile = tile_for(self.stem.channels * shape.height * shape.width, most=128, least=self.minimum_batch)
+        self.patch = config.patch_for(shape)
+        inputs, width = self.patch**2 * self.stem.channels, config.width
+        # The gain for the activation: tanh passes small values as they are, a ReLU halves their variance.
+        slope = 1.0 if config.activation == "tanh" else 0.0
+        weight_in = kaiming_uniform((width, inputs), inputs, generator, slope)
+        recurrent = sparse_recurrent(width, config.sparsity, config.radius, generator, slope)
+        frozen(self, "weight_in", weight_in.T.contiguous())
+        frozen(self, "recurrent", recurrent.T.contiguous())
+        fixed = self.stem.parameters_fixed() + weight_in.numel() + int((recurrent != 0).sum())
+        self.finish(width, fixed, generator)
+        if config.activation == "relu":
+            self._refuse_divergence()
+
+    def vector(self, images: Tensor) -> Tensor:
+        maps = self.stem(images.contiguous(memory_format=torch.channels_last)).permute(0, 2, 3, 1)
+        sequence = patches(maps, self.patch).flatten(1, 2).transpose(0, 1)  # [L, B, p p C]
+        activation = torch.tanh_ if self.config.activation == "tanh" else torch.relu_
+        state = images.new_zeros(len(images), self.config.width)
+        for patch in sequence:
+            # The inputs' product is made step by step: for all steps at once it would leave the cache.
+            drive = (patch @ self.weight_in).addmm_(state, self.recurrent)
+            state.lerp_(activation(drive), self.config.leak)
+        return state
+
+    @torch.inference_mode()
+    def _refuse_divergence(self) -> None:
+        config = self.config
+        noise = pink_noise(1, self.shape).float().sub_(config.input_mean).div_(config.input_scale)
+        largest = float(self.vector(noise).abs().max())
+        if not largest <= LARGEST_STATE:
+            raise CircleError(
+                f"{config.name}.radius = {config.radius!r}: the states of a relu reservoir reach {largest:.1g} on "
+                f"{self.shape.height} x {self.shape.width} images, expected at most {LARGEST_STATE:.0g}; "
+                "lower radius or leak, or set activation = tanh"
+            )
+
+
+def draw_stem(config: PatchRNNConfig, channels: int, generator: torch.Generator) -> PlainStem:
+    """The random convolutions of Conv-Patch-RNN; for Patch-RNN a stem without layers, which passes pixels on."""
+    if not isinstance(config, ConvPatchRNNConfig):
+        return PlainStem(channels, (), (), generator, slope=0.0, bias=False)
+    return PlainStem(
+        channels, config.stem_channels, config.stem_kernels, generator, slope=config.slope, bias=config.stem_bias
+    )
