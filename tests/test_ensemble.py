@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from circle import BiRC2DConfig
 from circle.ensemble import build_groups
-from circle.extractors import ImageShape, pink_noise
+from circle.errors import CircleError
+from circle.extractors import ImageShape, ScatteringConfig, pink_noise
 
 CONFIG = BiRC2DConfig(stem_channels=(3,), width=3, grid=2)
 SHAPE = ImageShape(3, 8, 8)
@@ -40,3 +42,14 @@ def test_members_are_shared_between_models() -> None:
 def test_parameters() -> None:
     group = build_groups(CONFIG, SHAPE, groups=1, members=2, seed=0)[0]
     assert group.parameter_count().fixed == 2 * group.members[0].parameter_count().fixed
+
+
+@pytest.mark.parametrize("groups, members", [(2, 1), (1, 2)])
+def test_copies_of_an_extractor_without_chance_are_refused(groups: int, members: int) -> None:
+    shape = ImageShape(1, 16, 16)
+    with pytest.raises(CircleError, match="'scattering' has nothing random, so 2 of it would all be the same"):
+        build_groups(ScatteringConfig(), shape, groups=groups, members=members, seed=0)
+    assert build_groups(ScatteringConfig(), shape, groups=1, members=1, seed=0)[0].size > 0
+    drawn = ScatteringConfig(projection="linear", projection_size=20)
+    first, second = build_groups(drawn, shape, groups=2, members=1, seed=0)
+    assert not torch.equal(first.probe(), second.probe())

@@ -132,3 +132,17 @@ def test_labels_of_another_kind_are_refused_at_once(tmp_path: Path, data: Path, 
         teach(tmp_path / "m", open_source(data), model)
     assert model.statistics_ == before.statistics_
     assert not (tmp_path / "m").exists()
+
+
+def test_classes_that_do_not_fit_are_refused_before_the_first_image(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The source names its classes, so what each of them needs is known before anything is learned."""
+    monkeypatch.setattr("circle.memory.available_memory", lambda: 1000)
+    path = tmp_path / "model.circle"
+    assert run(["learn", str(path), str(data), *FAST, "--head.name", "qda"]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("circle: error: second moments of 4 classes with ")
+    assert "slda" in message and message.count("\n") == 1
+    assert not path.exists()
+    assert run(["learn", str(path), str(data), *FAST]) == 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from circle.config import Config
+from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape, ParameterCount, build_extractor, calibrate, extract
 from circle.extractors.calibration import pink_noise
 
@@ -71,6 +72,11 @@ def build_groups(
     for index in range(groups):
         seeds = range(seed + index * members, seed + (index + 1) * members)
         extractors = tuple(_cached_extractor(config, shape, each) for each in seeds)
+        if groups * members > 1 and not extractors[0].seeded:
+            raise CircleError(
+                f"extractor {config.name!r} has nothing random, so {groups * members} of it would all be the same: "
+                "expected groups = members = 1, or a projection"
+            )
         if grids is None:
             parts = [_cached_grid(config, shape, each) for each in seeds]
             grid = Grid(torch.cat([part.scale for part in parts]), torch.cat([part.offset for part in parts]))

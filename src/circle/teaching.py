@@ -18,6 +18,7 @@ from circle.errors import CircleError, UnreadableImageError
 from circle.labels import check_one_kind
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
+from circle.second_moment import check_room
 from circle.streams.decode import ImageConfig
 from circle.streams.sources import Sample, Source, open_source, open_unlabelled
 
@@ -60,6 +61,7 @@ def teach(
     check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *source.labels])
     lesson = Lesson(len(source))
     image = model.input_config()
+    check_room(model.prepare(image).statistics_, source.labels)
     if strict:
         for sample in source:
             sample.pixels(image)

@@ -78,7 +78,7 @@ class RidgeConfig(HeadConfig):
 
     @classmethod
     def candidates(cls) -> dict[str, tuple[float, ...]]:
-        return {"ridge": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)}
+        return {"ridge": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)}
 
 
 class Head(ABC):

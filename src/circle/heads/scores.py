@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from circle import parallel
 from circle.unit_vectors import unit_vectors
+
+CLASSES = 8  # that a core scores in one go
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +87,23 @@ class QuadraticScores(Scores):
     bias: Tensor  # [C]
 
     def __call__(self, features: Tensor) -> Tensor:
-        values = features.to(self.means.device, torch.float64).T  # [D, B]
-        size = len(values)
-        rows, columns = torch.tril_indices(size, size, device=values.device)
-        lower = torch.zeros(size, size, dtype=torch.float64, device=values.device)
-        scores = values.new_empty(values.shape[1], len(self.means))
-        for index, (mean, factor, bias) in enumerate(zip(self.means, self.factors, self.bias, strict=True)):
-            lower[rows, columns] = factor.to(torch.float64)
-            distance = torch.linalg.solve_triangular(lower, values - mean.to(torch.float64)[:, None], upper=False)
-            scores[:, index] = bias.to(torch.float64) - distance.square_().sum(0)
-        return scores
+        values = features.to(self.means.device, torch.float64).T.contiguous()  # [D, B]
+        scores = values.new_empty(len(self.means), values.shape[1])
+        # Classes are independent: every core takes some of them.
+        starts = range(0, len(self.means), CLASSES)
+        parallel.run([partial(self._score, values, scores, slice(start, start + CLASSES)) for start in starts])
+        return scores.T
+
+    def _score(self, values: Tensor, scores: Tensor, classes: slice) -> None:
+        """Fill in the rows of some classes: features [D, B] -> scores [C, B]."""
+        lower = values.new_zeros(len(values), len(values))
+        triangle = torch.ones_like(lower, dtype=torch.bool).tril_()
+        bias = self.bias.to(torch.float64)
+        for index in range(len(self.means))[classes]:
+            lower.masked_scatter_(triangle, self.factors[index].to(torch.float64))
+            centred = values - self.means[index].to(torch.float64)[:, None]
+            distance = torch.linalg.solve_triangular(lower, centred, upper=False)
+            scores[index] = bias[index] - distance.square_().sum(0)
 
     def rounded(self) -> QuadraticScores:
         return QuadraticScores(self.means.to(torch.float32), self.factors.to(torch.float32), self.bias)
