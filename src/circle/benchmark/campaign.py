@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.method import CircleMethod, Method
 from circle.benchmark.protocol import task_sizes
 from circle.benchmark.runner import Plan, Stream
+from circle.config import Config
 from circle.errors import CircleError
 from circle.extractors import ImageShape, build_extractor
 from circle.learner import CircleClassifier
+from circle.memory import available_memory
 from circle.registry import entry, resolve
-from circle.statistics import STRIP
+from circle.second_moment import STRIP
 from circle.streams.datasets import Dataset, ImageSet
 
 
@@ -111,47 +116,61 @@ def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
 
 def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it."""
-    image, dataset = stream.dataset.image, stream.dataset
-    shape = ImageShape(image.channels, image.height, image.width)
-    config = resolve("extractor", classifier.extractor)
-    size = build_extractor(config, shape, classifier.seed).size
-    head = classifier.members * size
-    statistics = 8 * (head * (head + STRIP) // 2 + len(stream.order) * head) + 1024 * head
+    classes = len(stream.order)
+    head = classifier.members * _member_size(resolve("extractor", classifier.extractor), _shape(stream))
+    statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
+    if getattr(resolve("head", classifier.head), "class_moments", False):
+        # A triangle for every class while it learns, and a square factor for every class while it predicts.
+        statistics += 8 * classes * (head * (head + STRIP) // 2 + head**2)
     memory = classifier.groups * statistics + 3 * 8 * head**2  # the covariance, its factor, a work space
     disk = 0
     if store is not None:
-        seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
-        disk = sum(
-            size * len(images)
-            for images in (dataset.train, dataset.test)
-            for seed in seeds
-            if not store.path(config, shape, seed, images).exists()
-        )
+        disk = sum(missing_features(classifier, stream, store).values())
         check_disk(store.folder, disk)
-    return Estimate(memory, _memory_available(), disk)
+    return Estimate(memory, available_memory(), disk)
 
 
-def cache_features(
-    method: Method, stream: Stream, store: FeatureStore, report: Callable[[str, int, int], None]
-) -> None:
+def missing_features(classifier: CircleClassifier, stream: Stream, store: FeatureStore) -> dict[Path, int]:
+    """Files of features that a run will have to make, and their bytes."""
+    config, shape = resolve("extractor", classifier.extractor), _shape(stream)
+    size = _member_size(config, shape)
+    seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
+    paths = {
+        store.path(config, shape, seed, images): size * len(images)
+        for images in (stream.dataset.train, stream.dataset.test)
+        for seed in seeds
+    }
+    return {path: needed for path, needed in paths.items() if not path.exists()}
+
+
+def _shape(stream: Stream) -> ImageShape:
+    image = stream.dataset.image
+    return ImageShape(image.channels, image.height, image.width)
+
+
+@cache
+def _member_size(config: Config, shape: ImageShape) -> int:
+    """Values that an extractor gives, found by building one: the seed makes no difference."""
+    return build_extractor(config, shape, 0).size
+
+
+Report = Callable[[str, int, int], None]  # told what is extracted, how many images are done, and of how many
+
+
+def cache_features(method: Method, stream: Stream, store: FeatureStore, report: Report) -> None:
     """Compute, or find, the features of all images for a method with frozen extractors."""
     if not isinstance(method, CircleMethod):
         return
     for split, images in (("training", stream.dataset.train), ("test", stream.dataset.test)):
-
-        def told(done: int, split: str = split, images: ImageSet = images) -> None:
-            report(split, done, len(images))
-
-        found = [store.group_features(group, images, told) for group in method.classifier.groups_]
-        method.use_features(images, [parts for parts, _ in found], sum(seconds for _, seconds in found))
+        features, seconds = features_of(method.classifier, images, store, partial(report, split))
+        method.use_features(images, features, seconds)
 
 
-def _memory_available() -> int | None:
-    """Memory that can be taken without swapping, where the system tells."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
+def features_of(
+    classifier: CircleClassifier, images: ImageSet, store: FeatureStore, report: Callable[[int, int], None]
+) -> tuple[list[list[np.ndarray]], float]:
+    """Features of all images of a set: for each group, for each member, int8 [N, size]; and what they once took."""
+    found = [
+        store.group_features(group, images, lambda done: report(done, len(images))) for group in classifier.groups_
+    ]
+    return [parts for parts, _ in found], sum(seconds for _, seconds in found)

@@ -139,7 +139,7 @@ def collect(runs: Sequence[Run]) -> tuple[list[Cell], list[Run]]:
 
     Runs of one label with different configs are different methods: what differs is then added to their labels.
     """
-    _check(runs)
+    check_runs(runs)
     labels = _labels(runs)
     members: dict[tuple[str, str, str], dict[tuple[Any, Any], Run]] = defaultdict(dict)
     for run in runs:
@@ -172,7 +172,7 @@ def comparable(cell: Cell) -> bool:
     return published.SIZES.get(cell.dataset) == (len(info["class_order"]), sum(info["test_images"]))
 
 
-def _check(runs: Sequence[Run]) -> None:
+def check_runs(runs: Sequence[Run]) -> None:
     """Refuse what cannot be put into one table, before anything is written."""
     if not runs:
         raise CircleError("no results to report: expected at least one run")

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 
 from circle.benchmark import figures, published
+from circle.benchmark.figures_studies import study_figure
 from circle.benchmark.metrics import DEFINITIONS
 from circle.benchmark.report_ablations import ablation_tables, ensembling_tables
-from circle.benchmark.report_cells import Cell, collect, same_but
+from circle.benchmark.report_cells import Cell, check_runs, collect, same_but
+from circle.benchmark.report_studies import NAMES, StudyCells, collect_studies, study_of, study_table
 from circle.benchmark.report_tables import (
     AVERAGE,
     FINAL,
@@ -59,9 +61,10 @@ class Picture:
 
 @dataclass(eq=False)
 class Section:
-    """What a report says of one data set."""
+    """What a report says of one data set, or of a study on it."""
 
     title: str
+    dataset: str
     tables: list[Table]
     pictures: list[Picture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -88,13 +91,38 @@ class Report:
 
 
 def build_report(runs: Sequence[Run]) -> Report:
-    """Everything that a report shows, before anything is written."""
-    cells, repeated = collect(runs)
-    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    """Everything that a report shows, before anything is written.
+
+    Runs of a study have sections of their own: beside the methods of the main tables they would be clutter.
+    """
+    check_runs(runs)
+    plain = [run for run in runs if study_of(run) is None]
+    cells, repeated = collect(plain) if plain else ([], [])
+    studies, repeated_studies = collect_studies(runs)
+    repeated = repeated + repeated_studies
+    datasets = dict.fromkeys([cell.dataset for cell in cells] + [study.dataset for study in studies])
     names: set[str] = set()
-    sections = [_section([cell for cell in cells if cell.dataset == dataset], names) for dataset in datasets]
+    sections: list[Section] = []
+    for dataset in datasets:
+        here = [cell for cell in cells if cell.dataset == dataset]
+        sections += [_section(here, names)] if here else []
+        sections += _study_sections([study for study in studies if study.dataset == dataset], names)
     left_out = {id(run) for run in repeated}
     return Report(sections, stopped_table([run for run in runs if id(run) not in left_out]), list(runs), repeated)
+
+
+def _study_sections(studies: Sequence[StudyCells], names: set[str]) -> list[Section]:
+    """A section for each kind of study on one data set."""
+    sections: list[Section] = []
+    for kind in dict.fromkeys(study.name for study in studies):
+        here = [study for study in studies if study.name == kind]
+        dataset = dataset_name(here[0].dataset)
+        section = Section(f"{dataset}: {NAMES[kind]}", dataset, [study_table(study) for study in here])
+        for study in here:
+            name = f"{study.dataset}-T{study.tasks}-{kind}-study"
+            section.add(name, study_figure(study), f"{study.title}.", names, wide=kind != "ensemble")
+        sections.append(section)
+    return sections
 
 
 def _section(cells: list[Cell], names: set[str]) -> Section:
@@ -103,7 +131,8 @@ def _section(cells: list[Cell], names: set[str]) -> Section:
     # Several sizes of one ensemble under one label are a sweep, not methods: the largest stands for it here.
     variants = _variants(cells)
     methods = [cell for cell in cells if cell.named or cell not in variants]
-    section = Section(dataset_name(dataset), [main_table(methods), cost_table(methods), retention_table(methods)])
+    name = dataset_name(dataset)
+    section = Section(name, name, [main_table(methods), cost_table(methods), retention_table(methods)])
     section.tables += ablation_tables("extractor", cells) + ablation_tables("head", cells) + ensembling_tables(cells)
     for tasks in dict.fromkeys(cell.tasks for cell in cells):
         here = [cell for cell in methods if cell.tasks == tasks]

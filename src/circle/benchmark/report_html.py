@@ -87,9 +87,8 @@ def _lead(report: Report) -> str:
     moments = sorted(str(run.info["started"])[:10] for run in report.runs if run.info.get("started"))
     when = f", started {moments[0]}" + (f" to {moments[-1]}" if moments[-1] != moments[0] else "") if moments else ""
     count = len(report.runs)
-    return (
-        f"{count} {'run' if count == 1 else 'runs'} on {', '.join(section.title for section in report.sections)}{when}."
-    )
+    datasets = dict.fromkeys(section.dataset for section in report.sections)
+    return f"{count} {'run' if count == 1 else 'runs'} on {', '.join(datasets)}{when}."
 
 
 def _section(section: Section, number: int, images: Mapping[str, bytes]) -> str:
@@ -122,6 +121,7 @@ def _table(table: Table) -> str:
         f"{f'<tr>{spans}</tr>' if spans else ''}<tr>{headings}</tr></thead>\n<tbody>"
         + "\n".join(map(_row, table.rows))
         + "</tbody></table></div>"
+        + "".join(f'<p class="note">{_symbol(text)}</p>' for text in table.footnotes)
     )
 
 

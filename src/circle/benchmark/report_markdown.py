@@ -56,7 +56,8 @@ def _table(table: Table) -> list[str]:
     lines = [[escape(heading) for heading in headings], ["---"] * len(headings)]
     lines += [[_entry(entry, row.muted) for entry in row.entries] for row in table.rows]
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return [f"### {escape(table.title)}", *([escape(table.note)] if table.note else []), text]
+    note = [escape(table.note)] if table.note else []
+    return [f"### {escape(table.title)}", *note, text, *map(escape, table.footnotes)]
 
 
 def _entry(entry: Entry, muted: bool) -> str:

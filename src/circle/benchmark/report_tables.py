@@ -45,13 +45,14 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """``spans`` is an optional upper line of headings, (text, columns) each."""
+    """``spans`` is an optional upper line of headings, (text, columns) each; footnotes stand below."""
 
     title: str
     headings: tuple[str, ...]
     rows: tuple[TableRow, ...]
     spans: tuple[tuple[str, int], ...] = ()
     note: str = ""
+    footnotes: tuple[str, ...] = ()
 
 
 def main_table(cells: Sequence[Cell]) -> Table:
@@ -73,7 +74,7 @@ def main_table(cells: Sequence[Cell]) -> Table:
                 published.main_result(dataset, tasks, method, metric) if method and (cell or spare) else None
                 for cell, method, spare in zip(column, methods, spares, strict=True)
             ]
-            entries = [_count_stopped(entry, cell) for entry, cell in zip(entries, column, strict=True)]
+            entries = [count_stopped(entry, cell) for entry, cell in zip(entries, column, strict=True)]
             columns.append([beside(*pair) for pair in zip(entries, paper, strict=True)])
     rows = [TableRow((Entry(label), *fields)) for label, *fields in zip(labels, *columns, strict=True)]
     if comparable(cells[0]):
@@ -106,7 +107,7 @@ def cost_table(cells: Sequence[Cell]) -> Table:
                     (
                         Entry(f"T = {tasks}"),
                         Entry(cell.label),
-                        beside(_count_stopped(entry, cell), cost and cost.minutes, "{:.2f} ± {:.2f} min"),
+                        beside(count_stopped(entry, cell), cost and cost.minutes, "{:.2f} ± {:.2f} min"),
                         *measured([evaluation], notes=False),
                         *measured([summarise(memory)], decimals=0, notes=False),
                         Entry(millions(learnable), paper=f"{cost.learnable_millions:.2f} M" if cost else ""),
@@ -211,7 +212,7 @@ def _by_method(cells: Sequence[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: cell.rank)
 
 
-def _count_stopped(entry: Entry, cell: Cell | None) -> Entry:
+def count_stopped(entry: Entry, cell: Cell | None) -> Entry:
     """Say so where runs of a cell are missing from its mean."""
     stopped = len(cell.runs) - len(cell.complete) if cell else 0
     if not stopped:

@@ -47,8 +47,10 @@ class Run:
     ``info`` holds, as plain data: ``method`` (its registered name), ``label`` (how reports call it), ``preset``,
     ``dataset``, ``tasks`` (list of specifications such as "20"), ``seed``, ``class_order_seed``, ``class_order``
     (class names), ``test_images`` (per class, in class order), ``config`` (resolved), ``command``, ``started``,
-    ``versions``, ``commit``, ``machine``; and once it ended ``finished``, ``peak_memory_bytes``, ``parameters``
-    (learnable, fixed, generated) and, where it was stopped before its end, ``stopped`` with the reason.
+    ``versions``, ``commit``, ``machine``; for a run of a study ``study`` (its name, variant, budget, the settings
+    selected and their accuracy on held-back training images); and once it ended ``finished``,
+    ``peak_memory_bytes``, ``parameters`` (learnable, fixed, generated) and, where it was stopped before its end,
+    ``stopped`` with the reason.
     """
 
     folder: Path

@@ -35,6 +35,7 @@ class Plan:
     config: dict[str, Any]
     class_order_seed: int = 0
     command: str = ""
+    study: dict[str, Any] | None = None  # which variant of which study it is; a remark, the config says what is run
 
 
 @dataclass
@@ -141,6 +142,12 @@ def run_stream(
     return run
 
 
+def finished_run(plan: Plan, stream: Stream, folder: Path) -> Run | None:
+    """The complete record of this plan, if it is there already: nothing needs to be built to find out."""
+    run = _open_run(plan, stream, folder) if (folder / results.INFO).exists() else None
+    return run if run and run.complete and "finished" in run.info else None
+
+
 def _learn(method: Method, stream: Stream, start: int, stop: int) -> int:
     """One task: the method gets its images and labels, not its number, and loses them when it returns."""
     view, labels = stream.view(stream.dataset.train, start, stop)
@@ -181,6 +188,7 @@ def _open_run(plan: Plan, stream: Stream, folder: Path) -> Run:
         **identity,
         "label": plan.label,
         "preset": plan.preset,
+        **({} if plan.study is None else {"study": plan.study}),
         "class_order": stream.names,
         "test_images": stream.test_images,
         "command": plan.command,

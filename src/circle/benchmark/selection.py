@@ -1,0 +1,207 @@
+"""Settings of a head, chosen on a part of the training data that is held back; test data never enters.
+
+The statistics of the other part are learned once. A head is a pure function of them, so every candidate is
+one materialisation, and a temperature only divides the scores that are there already:
+
+    accuracy(theta, tau) = mean_i [ y_i = argmax_c sum_j softmax(h_j(z_ij; theta) / tau)_c ]    over held-back images i
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from circle.checkpoint import atomic_path
+from circle.errors import CircleError
+from circle.heads import HeadConfig
+from circle.labels import plain_labels
+from circle.learner import CircleClassifier
+from circle.registry import resolve
+
+FILE = "selection.json"
+TILE = 1024  # images learned or scored together
+SHARE = 0.2
+
+Features = Sequence[Sequence[np.ndarray]]  # for each group, for each member, int8 [N, size]; may be mapped files
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried and the share of held-back images they got right."""
+
+    settings: dict[str, float]
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings that did best on held-back training images, with all that were tried."""
+
+    head: HeadConfig
+    settings: dict[str, float]
+    accuracy: float
+    trials: tuple[Trial, ...]
+    share: float
+    seed: int
+    images: tuple[int, int]  # learned from, held back
+
+    @property
+    def at_the_edge(self) -> list[str]:
+        """Settings that came out at the smallest or largest of three or more values: others may do better still."""
+        names: list[str] = []
+        for name, value in self.settings.items():
+            tried = {trial.settings[name] for trial in self.trials}
+            if len(tried) > 2 and value in (min(tried), max(tried)):
+                names.append(name)
+        return names
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; :meth:`from_dict` is its inverse."""
+        return {
+            "head": self.head.to_dict(),
+            "settings": self.settings,
+            "accuracy": self.accuracy,
+            "trials": [{"settings": trial.settings, "accuracy": trial.accuracy} for trial in self.trials],
+            "share": self.share,
+            "seed": self.seed,
+            "images": list(self.images),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Choice:
+        head = resolve("head", values["head"])
+        assert isinstance(head, HeadConfig)
+        trials = tuple(Trial(**trial) for trial in values["trials"])
+        learned, held_back = values["images"]
+        return cls(
+            head,
+            values["settings"],
+            values["accuracy"],
+            trials,
+            values["share"],
+            values["seed"],
+            (learned, held_back),
+        )
+
+
+def validation_split(labels: np.ndarray, share: float = SHARE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Positions to learn from and positions held back, both ascending: of every class about ``share`` is held back.
+
+    A class of two images or more has at least one on either side; an only image is learned. Depends on labels,
+    share and seed alone.
+    """
+    if not 0 < share < 1:
+        raise CircleError(f"validation share {share}: expected more than 0 and less than 1")
+    random = np.random.Generator(np.random.PCG64(seed))
+    held: list[np.ndarray] = []
+    for label in np.unique(labels):
+        positions = np.flatnonzero(labels == label)
+        count = min(max(1, round(share * len(positions))), len(positions) - 1)
+        held.append(random.permutation(positions)[:count])
+    validation = np.sort(np.concatenate(held)) if held else np.zeros(0, dtype=np.int64)
+    if not len(validation):
+        raise CircleError("nothing can be held back to choose settings on: no class has two images")
+    return np.setdiff1d(np.arange(len(labels)), validation), validation
+
+
+def candidate_settings(config: HeadConfig) -> list[dict[str, float]]:
+    """All combinations of the settings that a head wants to be tried with, but for the temperature."""
+    wanted = config.candidates()
+    return [dict(zip(wanted, values, strict=True)) for values in itertools.product(*wanted.values())]
+
+
+def choose_head(
+    classifier: CircleClassifier,
+    features: Features,
+    labels: np.ndarray,
+    *,
+    share: float = SHARE,
+    seed: int = 0,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Choice:
+    """The settings of the classifier's head that are most accurate on a held-back share of the training images.
+
+    classifier: prepared, nothing learned; it is left as it is.
+    features, labels [N]: of all training images. They are read in tiles, so mapped files stay on disk.
+
+    Of equally accurate settings the first wins. With a single group no temperature changes an answer, so the
+    head keeps the one it has. Memory is what learning and predicting with this classifier takes anyway.
+    """
+    if classifier.samples_:
+        raise CircleError("settings are chosen from a fresh classifier: this one has learned something")
+    config = resolve("head", classifier.head)
+    assert isinstance(config, HeadConfig)
+    train, validation = validation_split(labels, share, seed)
+    temperatures = config.temperatures() if classifier.groups > 1 else (config.temperature,)
+    candidates = candidate_settings(config)
+    learner = classifier.copy()
+    for positions, tile in _tiles(features, train):
+        learner.learn_features(tile, plain_labels(labels[positions]))
+    trials: list[Trial] = []
+    for number, settings in enumerate(candidates):
+        report(number, len(candidates))
+        correct = _correct(learner.with_head(config.replace(**settings)), features, labels, validation, temperatures)
+        for temperature, count in zip(temperatures, correct, strict=True):
+            shown = settings if len(temperatures) == 1 else {**settings, "temperature": temperature}
+            trials.append(Trial(shown, count / len(validation)))
+    report(len(candidates), len(candidates))
+    best = max(trials, key=lambda trial: trial.accuracy)  # the first of equals
+    head = config.replace(**best.settings)
+    return Choice(head, best.settings, best.accuracy, tuple(trials), share, seed, (len(train), len(validation)))
+
+
+def _correct(
+    model: CircleClassifier,
+    features: Features,
+    labels: np.ndarray,
+    validation: np.ndarray,
+    temperatures: Sequence[float],
+) -> list[int]:
+    """Right answers among the held-back images at every temperature."""
+    classes = np.array(plain_labels(model.classes_))
+    correct = [0] * len(temperatures)
+    for positions, tile in _tiles(features, validation):
+        scores = model.head_scores(tile)
+        for index, temperature in enumerate(temperatures):
+            probabilities = torch.stack([torch.softmax(group / temperature, 1) for group in scores]).mean(0)
+            predicted = classes[probabilities.argmax(1).cpu().numpy()]
+            correct[index] += int((predicted == labels[positions]).sum())
+    return correct
+
+
+def _tiles(features: Features, positions: np.ndarray) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
+    """Positions and their features, one tensor [B, size] per group, a tile at a time."""
+    for start in range(0, len(positions), TILE):
+        part = positions[start : start + TILE]
+        yield part, [torch.cat([torch.from_numpy(member[part]) for member in group], 1) for group in features]
+
+
+def remember(path: Path, choice: Choice, basis: dict[str, Any]) -> None:
+    """Keep a choice, and ``basis``, plain data that it depends on, in a JSON file that appears whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps({"basis": basis, **choice.to_dict()}, indent=1) + "\n")
+
+
+def recall(path: Path, basis: dict[str, Any]) -> Choice | None:
+    """The choice kept in a file, or None where there is none; one that was made on another basis is refused."""
+    if not path.exists():
+        return None
+    try:
+        values = json.loads(path.read_text())
+        kept = values.pop("basis")
+        choice = Choice.from_dict(values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CircleError(f"{path}: not a readable choice of settings ({error})") from error
+    for name, value in basis.items():
+        if kept.get(name) != value:
+            raise CircleError(f"{path}: settings were chosen with another {name}; choose another --output")
+    return choice
