@@ -53,7 +53,7 @@ class HeadConfig(Config):
     @classmethod
     def temperatures(cls) -> tuple[float, ...]:
         """Temperatures worth trying on a validation split."""
-        return (0.5, 1.0, 2.0, 4.0)
+        return (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RidgeConfig(HeadConfig):
 
     @classmethod
     def candidates(cls) -> dict[str, tuple[float, ...]]:
-        return {"ridge": (1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)}
+        return {"ridge": (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)}
 
 
 class Head(ABC):
