@@ -22,10 +22,11 @@ from collections.abc import Hashable, Iterable, Sequence
 import torch
 from torch import Tensor
 
+from circle.class_rows import ClassRows
 from circle.errors import CircleError
-from circle.labels import check_one_kind, ordered
+from circle.labels import check_one_kind
 from circle.second_moment import SecondMoment, check_room
-from circle.unit_vectors import UNIT, fixed_point_units
+from circle.unit_vectors import UNIT
 
 TILE = 1024  # samples per exact float32 product; 1024 * 127 * 127 < 2^24
 
@@ -63,12 +64,8 @@ class Statistics:
         self.device = torch.device(device)
         self.orphan_degrees = 0
         self.version = 0  # grows with every change, so that what was computed from the statistics can be kept
-        self._rows: dict[Hashable, int] = {}
-        self._counts = torch.zeros(0, dtype=torch.int64)
-        self._sums = torch.zeros(0, size, dtype=torch.float64, device=self.device)
+        self._rows = ClassRows(size, self.device, class_moments=class_moments, unit_sums=unit_sums)
         self._moment = SecondMoment(size, self.device)
-        self._class_moments: list[SecondMoment] | None = [] if class_moments else None
-        self._unit_sums = torch.zeros(0, size, dtype=torch.int64, device=self.device) if unit_sums else None
         self._buffer: Tensor | None = None
         self._buffered: list[int] = []
 
@@ -77,36 +74,36 @@ class Statistics:
     @property
     def classes(self) -> list[Hashable]:
         """Observed classes in canonical order; the rows of ``counts`` and ``sums``."""
-        return ordered(self._rows)
+        return self._rows.classes
 
     @property
     def counts(self) -> Tensor:
         """n, int64 [C]."""
         self.flush()
-        return self._counts[self._order()]
+        return self._rows.counts[self._rows.order()]
 
     @property
     def sums(self) -> Tensor:
         """T, float64 [C, D]."""
         self.flush()
-        return self._sums[self._order()]
+        return self._rows.sums[self._rows.order()]
 
     @property
     def samples(self) -> int:
-        return int(self._counts.sum()) + len(self._buffered)
+        return int(self._rows.counts.sum()) + len(self._buffered)
 
     @property
     def degrees_of_freedom(self) -> int:
         """N - C of the pooled scatter, the scatter of forgotten classes that stayed behind included."""
-        return self.samples - len(self._rows) + self.orphan_degrees
+        return self.samples - len(self._rows.index) + self.orphan_degrees
 
     @property
     def has_class_moments(self) -> bool:
-        return self._class_moments is not None
+        return self._rows.moments is not None
 
     @property
     def has_unit_sums(self) -> bool:
-        return self._unit_sums is not None
+        return self._rows.unit_sums is not None
 
     def second_moment(self) -> Tensor:
         """M as a full symmetric matrix, float64 [D, D]."""
@@ -121,14 +118,14 @@ class Statistics:
     def class_second_moment(self, label: Hashable) -> Tensor:
         """M_c as a full symmetric matrix, float64 [D, D]."""
         self.flush()
-        return self._kept_class_moments()[self._rows[label]].full()
+        return self._rows.kept_moments()[self._rows.index[label]].full()
 
     def unit_sums(self) -> Tensor:
         """Sums of the features scaled to length one, float64 [C, D]."""
         self.flush()
-        if self._unit_sums is None:
+        if self._rows.unit_sums is None:
             raise CircleError("these statistics were kept without the sums of unit vectors: learn with this head")
-        return self._unit_sums[self._order()].to(torch.float64) / UNIT
+        return self._rows.unit_sums[self._rows.order()].to(torch.float64) / UNIT
 
     def parts(self) -> dict[str, Tensor]:
         """All that was learned but classes and counts, as a file holds it: ``from_parts`` is the inverse.
@@ -138,11 +135,11 @@ class Statistics:
         """
         self.flush()
         parts = {"sums": self.sums, "triangle": self._moment.triangle()}
-        if self._class_moments is not None:
-            triangles = [self._class_moments[row].triangle() for row in self._order().tolist()]
+        if self._rows.moments is not None:
+            triangles = [self._rows.moments[row].triangle() for row in self._rows.order().tolist()]
             parts["class_triangles"] = torch.stack(triangles) if triangles else parts["triangle"].new_zeros(0)
-        if self._unit_sums is not None:
-            parts["unit_sums"] = self._unit_sums[self._order()]
+        if self._rows.unit_sums is not None:
+            parts["unit_sums"] = self._rows.unit_sums[self._rows.order()]
         return parts
 
     @classmethod
@@ -161,21 +158,22 @@ class Statistics:
     ) -> Statistics:
         """Inverse of reading ``classes``, ``counts`` and ``parts``."""
         size = sums.shape[1]
-        for rows in (counts, sums, class_triangles, unit_sums):
-            if rows is not None and len(rows) != len(classes):
+        for part in (counts, sums, class_triangles, unit_sums):
+            if part is not None and len(part) != len(classes):
                 raise CircleError("statistics of inconsistent sizes: the file is damaged")
         result = cls(size, exact=exact, device=device)
         result.orphan_degrees = orphan_degrees
-        result._rows = {label: row for row, label in enumerate(classes)}
-        result._counts = counts.to(torch.int64).cpu().clone()
-        result._sums = sums.to(result.device, torch.float64, copy=True)
         result._moment = SecondMoment.from_triangle(triangle, size, device)
+        rows = result._rows
+        rows.index = {label: row for row, label in enumerate(classes)}
+        rows.counts = counts.to(torch.int64).cpu().clone()
+        rows.sums = sums.to(result.device, torch.float64, copy=True)
         if class_triangles is not None:
-            result._class_moments = [SecondMoment.from_triangle(each, size, device) for each in class_triangles]
+            rows.moments = [SecondMoment.from_triangle(each, size, device) for each in class_triangles]
         if unit_sums is not None:
             if unit_sums.shape != sums.shape:
                 raise CircleError("statistics of inconsistent sizes: the file is damaged")
-            result._unit_sums = unit_sums.to(result.device, torch.int64, copy=True)
+            rows.unit_sums = unit_sums.to(result.device, torch.int64, copy=True)
         return result
 
     def select(self, columns: Tensor) -> Statistics:
@@ -183,37 +181,27 @@ class Statistics:
 
         Of unit vectors nothing can be said: a part of one does not have length one.
         """
-        if self._unit_sums is not None:
+        if self.has_unit_sums:
             raise CircleError("statistics with sums of unit vectors cannot be cut: learn the features wanted alone")
-        if (
-            len(columns) == 0
-            or bool((columns.diff() <= 0).any())
-            or not 0 <= int(columns[0]) <= columns[-1] < self.size
-        ):
+        ascending = len(columns) > 0 and bool((columns.diff() > 0).all())
+        if not ascending or int(columns[0]) < 0 or int(columns[-1]) >= self.size:
             raise CircleError(f"columns of statistics of size {self.size}: expected ascending numbers below it")
         self.flush()
         result = Statistics(len(columns), exact=self.exact, device=self.device)
-        result._rows, result._counts = dict(self._rows), self._counts.clone()
-        result._sums = self._sums[:, columns]
+        result._rows = self._rows.select(columns)
         result._moment = self._moment.select(columns)
-        if self._class_moments is not None:
-            result._class_moments = [moment.select(columns) for moment in self._class_moments]
         result.orphan_degrees = self.orphan_degrees
         return result
 
     @property
     def nbytes(self) -> int:
         """Bytes held while learning: counts, sums, one triangle of every second moment (in strips), the buffer."""
-        moments = SecondMoment.bytes_of(self.size) * (1 + len(self._class_moments or ()))
-        units = 8 * len(self._rows) * self.size if self.has_unit_sums else 0
         buffer = 0 if self._buffer is None else self._buffer.numel() * self._buffer.element_size()
-        return 8 * len(self._rows) * (1 + self.size) + moments + units + buffer
+        return self._rows.nbytes + SecondMoment.bytes_of(self.size) + buffer
 
     def bytes_for(self, labels: Iterable[Hashable]) -> int:
         """Memory that the second moments of those classes among ``labels`` that are new would take."""
-        if self._class_moments is None:
-            return 0
-        return SecondMoment.bytes_of(self.size) * len(set(labels) - self._rows.keys())
+        return self._rows.bytes_for(labels)
 
     # -- learning --------------------------------------------------------------------------------------------
 
@@ -223,9 +211,9 @@ class Statistics:
         check_room([self], labels)
         self.version += 1
         for label in labels:
-            if label not in self._rows:
-                self._add_row(label)
-        rows = [self._rows[label] for label in labels]
+            if label not in self._rows.index:
+                self._rows.add(label)
+        rows = [self._rows.index[label] for label in labels]
         if self._buffer is None:
             self._buffer = torch.empty(TILE, self.size, dtype=features.dtype, device=self.device)
         start = 0
@@ -247,20 +235,7 @@ class Statistics:
             )
         if len(labels) != len(features):
             raise CircleError(f"{len(labels)} labels for {len(features)} images: expected one each")
-        check_one_kind([*list(self._rows)[:1], *labels])
-
-    def _add_row(self, label: Hashable) -> None:
-        row = len(self._rows)
-        if row == len(self._sums):
-            # Capacity doubles, so that a thousand classes arriving one by one cost ten copies, not a thousand.
-            capacity = max(8, 2 * row)
-            self._sums = _grown(self._sums, capacity)
-            self._counts = _grown(self._counts, capacity)
-            if self._unit_sums is not None:
-                self._unit_sums = _grown(self._unit_sums, capacity)
-        if self._class_moments is not None:
-            self._class_moments.append(SecondMoment(self.size, self.device))
-        self._rows[label] = row
+        check_one_kind([*list(self._rows.index)[:1], *labels])
 
     def flush(self) -> None:
         """Multiply the waiting samples into the sums; reading does it anyway, timing may want it sooner."""
@@ -270,24 +245,12 @@ class Statistics:
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
         try:
-            self._multiply(self._buffer)
+            features = self._buffer[: len(self._buffered)].to(torch.float32)
+            self._rows.update(features, self._buffered)
+            self._moment.add_products(features)
         finally:
             torch.set_float32_matmul_precision(precision)
         self._buffered = []
-
-    def _multiply(self, buffer: Tensor) -> None:
-        features = buffer[: len(self._buffered)].to(torch.float32)
-        rows, position = torch.tensor(self._buffered).unique(return_inverse=True)
-        membership = torch.zeros(len(rows), len(features))
-        membership[position, torch.arange(len(features))] = 1.0
-        self._counts[rows] += membership.sum(1).to(torch.int64)
-        self._sums[rows.to(self.device)] += (membership.to(self.device) @ features).to(torch.float64)
-        self._moment.add_products(features)
-        if self._class_moments is not None:
-            for index, row in enumerate(rows.tolist()):
-                self._class_moments[row].add_products(features[(position == index).to(self.device)])
-        if self._unit_sums is not None:
-            self._unit_sums.index_add_(0, rows[position].to(self.device), fixed_point_units(features))
 
     # -- algebra ---------------------------------------------------------------------------------------------
 
@@ -300,15 +263,7 @@ class Statistics:
         """Statistics of a stream that never held ``other``'s samples; all of them must have been learned."""
         result = self.copy()
         result._accumulate(other, -1)
-        gone = [label for label, row in result._rows.items() if not int(result._counts[row])]
-        for label in result._rows:
-            if int(result._counts[result._rows[label]]) < 0:
-                raise CircleError(f"class {label!r}: more samples to subtract than were learned")
-        for label in gone:
-            remainder = result._sums[result._rows[label]].abs().max()
-            if result.exact and float(remainder) != 0.0:
-                raise CircleError(f"class {label!r}: these are not the samples that were learned; nothing was changed")
-            result._drop_row(label)
+        result._rows.drop_empty(exact=self.exact)
         return result
 
     def _accumulate(self, other: Statistics, sign: int) -> None:
@@ -317,22 +272,11 @@ class Statistics:
                 f"statistics of size {self.size} (exact: {self.exact}) and {other.size} (exact: {other.exact}) "
                 "do not combine: expected the same size and the same parts"
             )
-        check_one_kind([*list(self._rows)[:1], *list(other._rows)[:1]])
+        check_one_kind([*list(self._rows.index)[:1], *list(other._rows.index)[:1]])
         other.flush()
-        check_room([self], other._rows)
+        check_room([self], other._rows.index)
         self.version += 1
-        for label, row in other._rows.items():
-            if label not in self._rows:
-                if sign < 0:
-                    raise CircleError(f"class {label!r} was never learned: it cannot be subtracted")
-                self._add_row(label)
-            mine = self._rows[label]
-            self._counts[mine] += sign * other._counts[row]
-            self._sums[mine] += sign * other._sums[row]
-            if self._class_moments is not None:
-                self._class_moments[mine].add(other._kept_class_moments()[row], sign)
-            if self._unit_sums is not None and other._unit_sums is not None:
-                self._unit_sums[mine] += sign * other._unit_sums[row]
+        self._rows.accumulate(other._rows, sign)
         self._moment.add(other._moment, sign)
         self.orphan_degrees += sign * other.orphan_degrees
         if self.orphan_degrees < 0:
@@ -346,40 +290,21 @@ class Statistics:
         The pooled covariance keeps the class's anonymous scatter with its n_c - 1 degrees of freedom. Rounding
         to integers keeps every later sum exact; it moves an entry of M by at most one half.
         """
-        if label not in self._rows:
+        if label not in self._rows.index:
             raise CircleError(f"class {label!r} is not in the model")
         self.flush()
         self.version += 1
-        row = self._rows[label]
-        count = int(self._counts[row])
-        self._moment.subtract_outer(self._sums[row], count, whole=self.exact)
+        row = self._rows.index[label]
+        count = int(self._rows.counts[row])
+        self._moment.subtract_outer(self._rows.sums[row], count, whole=self.exact)
         self.orphan_degrees += count - 1
-        self._drop_row(label)
-
-    def _drop_row(self, label: Hashable) -> None:
-        """Move the last row into the place of the one that leaves."""
-        row, last = self._rows.pop(label), len(self._rows)
-        if row != last:
-            moved = next(name for name, index in self._rows.items() if index == last)
-            self._rows[moved] = row
-        for rows in (self._counts, self._sums, self._unit_sums):
-            if rows is not None:
-                rows[row] = rows[last].clone()
-                rows[last] = 0
-        if self._class_moments is not None:
-            self._class_moments[row] = self._class_moments[last]
-            self._class_moments.pop()
+        self._rows.drop(label)
 
     def copy(self) -> Statistics:
         self.flush()
         result = Statistics.__new__(Statistics)
         result.__dict__.update(self.__dict__)
-        result._rows = dict(self._rows)
-        result._counts, result._sums, result._moment = self._counts.clone(), self._sums.clone(), self._moment.copy()
-        if self._class_moments is not None:
-            result._class_moments = [moment.copy() for moment in self._class_moments]
-        if self._unit_sums is not None:
-            result._unit_sums = self._unit_sums.clone()
+        result._rows, result._moment = self._rows.copy(), self._moment.copy()
         result._buffer, result._buffered = None, []
         return result
 
@@ -387,38 +312,15 @@ class Statistics:
         """Bitwise equality of everything learned, whatever the order of arrival."""
         if not isinstance(other, Statistics):
             return NotImplemented
-        if (self._kind(), self.orphan_degrees, self.classes) != (other._kind(), other.orphan_degrees, other.classes):
-            return False
-        mine, theirs = self._order(), other._order()
         self.flush()
         other.flush()
-        rows = [(self._counts, other._counts), (self._sums, other._sums), (self._unit_sums, other._unit_sums)]
         return (
-            all(torch.equal(a[mine], b[theirs]) for a, b in rows if a is not None and b is not None)
+            (self._kind(), self.orphan_degrees) == (other._kind(), other.orphan_degrees)
+            and self._rows == other._rows
             and self._moment == other._moment
-            and all(
-                self._kept_class_moments()[a] == other._kept_class_moments()[b]
-                for a, b in zip(mine.tolist(), theirs.tolist(), strict=True)
-                if self.has_class_moments
-            )
         )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def _kind(self) -> tuple[int, bool, bool, bool]:
         return self.size, self.exact, self.has_class_moments, self.has_unit_sums
-
-    def _kept_class_moments(self) -> list[SecondMoment]:
-        if self._class_moments is None:
-            raise CircleError("these statistics were kept without second moments of classes: learn with this head")
-        return self._class_moments
-
-    def _order(self) -> Tensor:
-        return torch.tensor([self._rows[label] for label in self.classes], dtype=torch.int64)
-
-
-def _grown(rows: Tensor, capacity: int) -> Tensor:
-    """The same rows with zeros after them."""
-    grown = rows.new_zeros(capacity, *rows.shape[1:])
-    grown[: len(rows)] = rows
-    return grown

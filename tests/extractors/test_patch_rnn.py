@@ -126,7 +126,8 @@ def test_large_images_come_in_small_tiles() -> None:
     wide = CONVOLUTIONAL.replace(stem_channels=(32,), stem_kernels=(3,))
     assert build(PLAIN, ImageShape(3, 32, 32)).tile == 128
     assert build(wide, ImageShape(3, 32, 32)).tile == 64
-    assert build(wide, ImageShape(3, 224, 224)).tile == 8
+    assert build(PLAIN, ImageShape(3, 224, 224)).tile == 64
+    assert build(wide, ImageShape(3, 224, 224)).tile == 16
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def kaiming_uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Genera
 
 
 def kaiming_normal(shape: tuple[int, ...], fan: int, generator: torch.Generator) -> Tensor:
-    """Normal with variance 2 / fan, which keeps the variance through a ReLU, forwards (fan-in) or backwards (-out)."""
+    """Normal with variance 2 / fan: through ReLUs, fan-in keeps the variance of values, fan-out that of gradients."""
     return torch.empty(shape).normal_(0.0, math.sqrt(2.0 / fan), generator=generator)
 
 

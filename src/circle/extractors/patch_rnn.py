@@ -77,8 +77,9 @@ class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
         super().__init__(config, shape, seed)
         generator = torch.Generator().manual_seed(seed)
         self.stem = draw_stem(config, shape.channels, generator)
-        # Rows are what makes the steps' products fast.
-        self.tile = tile_for(self.stem.channels * shape.height * shape.width, most=128, least=self.minimum_batch)
+        # Many rows make the steps' products fast; only a stem's maps of large images are too large for many.
+        values = self.stem.channels * shape.height * shape.width
+        self.tile = tile_for(values, most=128, least=16 if self.stem.shapes else 64)
         self.patch = config.patch_for(shape)
         inputs, width = self.patch**2 * self.stem.channels, config.width
         # The gain for the activation: tanh passes small values as they are, a ReLU halves their variance.

@@ -15,7 +15,7 @@ from circle.errors import CircleError
 from circle.extractors.base import Extractor, ParameterCount, frozen, kaiming_uniform
 
 MAXIMUM_DENSE = 2**27  # entries; half a GiB of float32 in memory
-MINIMUM_ROWS = 8  # products of fewer than four rows take kernels that add in another order (measured)
+MINIMUM_ROWS = 8  # products of one to three rows take kernels that add in another order (measured)
 
 
 @dataclass(frozen=True)
