@@ -104,10 +104,6 @@ class SecondMoment:
         result.strips = [strip.clone() for strip in self.strips]
         return result
 
-    def largest(self) -> float:
-        """The largest absolute entry."""
-        return max((float(strip.abs().max()) for strip in self.strips), default=0.0)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SecondMoment):
             return NotImplemented
