@@ -19,3 +19,7 @@ class NotLearnedError(CircleError, NotFittedError):
 
 class UnreadableImageError(CircleError):
     """One image cannot be used (broken, too large, not an image); the others may be fine."""
+
+
+class NotDefiniteError(CircleError):
+    """Settings under which a matrix cannot be factorised; others may do."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from circle.errors import CircleError
+from circle.errors import CircleError, NotDefiniteError
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def cholesky(matrix: Tensor) -> Factor:
         logger.warning("covariance [%d, %d] not positive definite: jitter %.3g, try %d", size, size, jitter, attempt)
         if not int(info):
             return Factor(lower, jitter, attempt)
-    raise CircleError(
+    raise NotDefiniteError(
         f"covariance [{size}, {size}] is not positive definite even with jitter {added:.3g}: "
         "raise the head's ridge or shrinkage"
     )

@@ -15,7 +15,7 @@ from circle import BiRC2DConfig, CircleClassifier
 from circle.benchmark import selection
 from circle.benchmark.selection import Choice, Trial, choose_head, recall, remember, validation_split
 from circle.errors import CircleError
-from circle.heads import SLDAConfig
+from circle.heads import MahalanobisConfig, SLDAConfig
 from circle.labels import plain_labels
 from circle.streams.decode import ImageConfig
 
@@ -177,3 +177,21 @@ def test_kept_in_a_file(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(CircleError, match="not a readable choice"):
             recall(path, {})
+
+
+def test_settings_that_are_refused_do_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A feature that never varies and shrinkage off the diagonal alone leave nothing to factorise."""
+    features, labels = nuisance()
+    features[:, 5] = 3
+    head = MahalanobisConfig(shrink_diagonal=0.0, shrink_off_diagonal=3.0)
+    choice = {"shrink_diagonal": (0.0, 1.0)}
+    monkeypatch.setattr(MahalanobisConfig, "candidates", classmethod(lambda cls: choice))
+    found = choose_head(fresh(2, head=head), [[features], [features]], labels)
+    assert found.head.shrink_diagonal == 1.0  # pyright: ignore[reportAttributeAccessIssue]
+    refused = [trial for trial in found.trials if trial.refused]
+    assert [(trial.settings, trial.accuracy) for trial in refused] == [({"shrink_diagonal": 0.0}, 0.0)]
+    assert "not positive definite" in refused[0].refused
+    assert Choice.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    choice["shrink_diagonal"] = (0.0,)
+    with pytest.raises(CircleError, match="none of the settings to be tried works .covariance"):
+        choose_head(fresh(head=head), [[features]], labels)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from circle.checkpoint import atomic_path
-from circle.errors import CircleError
+from circle.errors import CircleError, NotDefiniteError
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
 from circle.learner import CircleClassifier
@@ -35,10 +35,11 @@ Features = Sequence[Sequence[np.ndarray]]  # for each group, for each member, in
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried and the share of held-back images they got right."""
+    """Settings that were tried and the share of held-back images they got right; none where they were refused."""
 
     settings: dict[str, float]
     accuracy: float
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Choice:
         """Settings that came out at the smallest or largest of three or more values: others may do better still."""
         names: list[str] = []
         for name, value in self.settings.items():
-            tried = {trial.settings[name] for trial in self.trials}
+            tried = {trial.settings[name] for trial in self.trials if not trial.refused}
             if len(tried) > 2 and value in (min(tried), max(tried)):
                 names.append(name)
         return names
@@ -69,7 +70,9 @@ class Choice:
             "head": self.head.to_dict(),
             "settings": self.settings,
             "accuracy": self.accuracy,
-            "trials": [{"settings": trial.settings, "accuracy": trial.accuracy} for trial in self.trials],
+            "trials": [
+                {key: value for key, value in vars(trial).items() if key != "refused" or value} for trial in self.trials
+            ],
             "share": self.share,
             "seed": self.seed,
             "images": list(self.images),
@@ -148,12 +151,21 @@ def choose_head(
     trials: list[Trial] = []
     for number, settings in enumerate(candidates):
         report(number, len(candidates))
-        correct = _correct(learner.with_head(config.replace(**settings)), features, labels, validation, temperatures)
+        try:
+            model = learner.with_head(config.replace(**settings))
+            correct = _correct(model, features, labels, validation, temperatures)
+        except NotDefiniteError as error:
+            # Some combinations of shrinkage leave no covariance to speak of: the others are still worth trying.
+            trials.append(Trial(settings, 0.0, str(error)))
+            continue
         for temperature, count in zip(temperatures, correct, strict=True):
             shown = settings if len(temperatures) == 1 else {**settings, "temperature": temperature}
             trials.append(Trial(shown, count / len(validation)))
     report(len(candidates), len(candidates))
-    best = max(trials, key=lambda trial: trial.accuracy)  # the first of equals
+    valid = [trial for trial in trials if not trial.refused]
+    if not valid:
+        raise CircleError(f"head {config.name!r}: none of the settings to be tried works ({trials[0].refused})")
+    best = max(valid, key=lambda trial: trial.accuracy)  # the first of equals
     head = config.replace(**best.settings)
     return Choice(head, best.settings, best.accuracy, tuple(trials), share, seed, (len(train), len(validation)))
 
