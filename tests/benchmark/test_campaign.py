@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,18 @@ def test_circle_does_all_splits_in_one_run_and_others_one_each(tmp_path: Path) -
     assert made[0].plan.config["image"]["channels"] == 1
     with pytest.raises(CircleError, match="expected one of 1, 2, 5, 10"):
         list(campaign.jobs(request("circle", tasks=("3",)), digits, tmp_path, new_classifier))
+
+
+def test_labels_name_parts_that_are_not_the_preset(tmp_path: Path) -> None:
+    def label(**parts: Any) -> str:
+        (job, *_) = campaign.jobs(
+            request("circle"), load_dataset("digits"), tmp_path, lambda seed: CircleClassifier(seed=seed, **parts)
+        )
+        return job.plan.label
+
+    assert label() == "CIRCLE small"
+    assert label(head="qda") == "CIRCLE small, qda"
+    assert label(extractor="scattering", head="ncm") == "CIRCLE small, ncm, scattering"
 
 
 def test_odd_labels_make_plain_folder_names(tmp_path: Path) -> None:

@@ -91,7 +91,9 @@ def _circle_job(
 ) -> Job:
     classifier = new_classifier(seed)
     config = {**classifier.part_settings(), "image": dataset.image.to_dict()}
-    label = request.label or f"CIRCLE {request.preset or 'small'}"
+    # All presets are BiRC2D with SLDA; whoever asks for other parts wants to tell the runs apart.
+    other = {config["extractor"]["name"], config["head"]["name"]} - {"birc2d", "slda"}
+    label = request.label or ", ".join([f"CIRCLE {request.preset or 'small'}", *sorted(other)])
     plan = _plan(request, CIRCLE, label, tuple(tasks), seed, config)
     return Job(
         plan, _folder(output, dataset, plan), lambda: CircleMethod(classifier.prepare(dataset.image)), classifier
