@@ -36,11 +36,7 @@ class MahalanobisConfig(QuadraticConfig):
 
     @classmethod
     def candidates(cls) -> dict[str, tuple[float, ...]]:
-        return {
-            "shrink_diagonal": (0.03, 0.1, 0.3, 1.0),
-            "shrink_off_diagonal": (0.0, 1.0),
-            "correlation": (False, True),
-        }
+        return {"shrink_diagonal": (0.1, 1.0, 3.0, 10.0, 30.0), "shrink_off_diagonal": (0.0, 1.0)}
 
     @classmethod
     def temperatures(cls) -> tuple[float, ...]:

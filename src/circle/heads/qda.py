@@ -29,7 +29,7 @@ class QDAConfig(QuadraticConfig, RidgeConfig):
     @classmethod
     def candidates(cls) -> dict[str, tuple[float, ...]]:
         # rho = 1 would be SLDA.
-        return {"ridge": (1e-3, 1e-2, 1e-1), "shrinkage": (0.5, 0.7, 0.85, 0.95)}
+        return {"ridge": (1e-4, 1e-3, 1e-2, 1e-1), "shrinkage": (0.5, 0.7, 0.85, 0.95)}
 
 
 @register("head", QDAConfig)
