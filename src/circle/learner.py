@@ -20,8 +20,7 @@ from circle.labels import label_array, plain_labels
 from circle.machinery import Machinery
 from circle.presets import read_preset
 from circle.registry import resolve
-from circle.second_moment import check_room
-from circle.statistics import Statistics
+from circle.statistics import Statistics, check_room
 from circle.streams.decode import ImageConfig
 
 

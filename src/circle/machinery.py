@@ -17,8 +17,7 @@ from circle.heads import HeadConfig, Scores, build_head
 from circle.labels import check_one_kind, plain_labels
 from circle.ledger import Ledger
 from circle.registry import resolve
-from circle.second_moment import check_room
-from circle.statistics import Statistics
+from circle.statistics import Statistics, check_room
 from circle.streams.batches import ImageBatch, ImageWish
 from circle.streams.decode import ImageConfig
 

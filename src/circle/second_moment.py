@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from circle.errors import CircleError
-from circle.memory import require_memory
-
-if TYPE_CHECKING:
-    from circle.statistics import Statistics
 
 STRIP = 256  # rows per product: only blocks on and above the diagonal are computed
 
@@ -111,15 +104,3 @@ class SecondMoment:
         return self.size == other.size and all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
-
-
-def check_room(statistics: Sequence[Statistics], labels: Iterable[Hashable]) -> None:
-    """Refuse new classes whose second moments do not fit into memory, before any of them is allocated."""
-    labels = set(labels)
-    needed = sum(each.bytes_for(labels) for each in statistics)
-    if needed:
-        require_memory(
-            needed,
-            f"second moments of {len(labels)} classes with {statistics[0].size:,} features",
-            "use a shorter feature (projection_size), or a head that needs none of each class (slda)",
-        )

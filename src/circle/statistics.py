@@ -25,7 +25,8 @@ from torch import Tensor
 from circle.class_rows import ClassRows
 from circle.errors import CircleError
 from circle.labels import check_one_kind
-from circle.second_moment import SecondMoment, check_room
+from circle.memory import require_memory
+from circle.second_moment import SecondMoment
 from circle.unit_vectors import UNIT
 
 TILE = 1024  # samples per exact float32 product; 1024 * 127 * 127 < 2^24
@@ -324,3 +325,15 @@ class Statistics:
 
     def _kind(self) -> tuple[int, bool, bool, bool]:
         return self.size, self.exact, self.has_class_moments, self.has_unit_sums
+
+
+def check_room(statistics: Sequence[Statistics], labels: Iterable[Hashable]) -> None:
+    """Refuse new classes whose second moments do not fit into memory, before any of them is allocated."""
+    labels = set(labels)
+    needed = sum(each.bytes_for(labels) for each in statistics)
+    if needed:
+        require_memory(
+            needed,
+            f"second moments of {len(labels)} classes with {statistics[0].size:,} features",
+            "use a shorter feature (projection_size), or a head that needs none of each class (slda)",
+        )

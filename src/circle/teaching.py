@@ -18,7 +18,7 @@ from circle.errors import CircleError, UnreadableImageError
 from circle.labels import check_one_kind
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
-from circle.second_moment import check_room
+from circle.statistics import check_room
 from circle.streams.decode import ImageConfig
 from circle.streams.sources import Sample, Source, open_source, open_unlabelled
 
