@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from circle.extractors import LocalContrastConfig
 from circle.extractors.pooling import grid_matrix, pool, signed_power
 
 
@@ -22,3 +23,20 @@ def test_signed_power() -> None:
     assert signed_power(values, 0.5).tolist() == [-2.0, 0.0, 3.0]
     assert signed_power(values, 2.0).tolist() == [-16.0, 0.0, 81.0]
     assert signed_power(values, 1.0) is values
+
+
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 12), (1, 1)])
+def test_gaussian_windows(height: int, width: int) -> None:
+    config = LocalContrastConfig(grid=3, window_spread=0.2, window_margin=0.25)
+    matrix = config.window_matrix(height, width).view(3, 3, height, width)
+    assert torch.allclose(matrix.sum((2, 3)), torch.ones(3, 3))
+    # By the formula, one window: the second row, third column.
+    rows, columns = (torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width
+    bell = torch.exp(-((rows - 0.5) ** 2) / 0.08)[:, None] * torch.exp(-((columns - 0.75) ** 2) / 0.08)
+    assert torch.allclose(matrix[1, 2], bell / bell.sum(), atol=1e-6)
+    assert torch.allclose(matrix.flip(1).flip(3), matrix, atol=1e-6), "left and right are treated alike"
+
+
+def test_a_single_window_is_in_the_middle() -> None:
+    matrix = LocalContrastConfig(grid=1).window_matrix(5, 5).view(5, 5)
+    assert int(matrix.argmax()) == 12

@@ -81,3 +81,8 @@ def test_settings_are_checked() -> None:
         QDAConfig(shrinkage=1.5)
     with pytest.raises(CircleError, match="ridge"):
         QDAConfig(ridge=-1.0)
+
+
+def test_only_slda_has_a_ridge_that_follows_the_samples() -> None:
+    with pytest.raises(CircleError, match="relative or absolute for this head"):
+        QDAConfig(ridge_rule="shrinkage")

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import softmax
-from sklearn.covariance import EmpiricalCovariance
+from sklearn.covariance import EmpiricalCovariance, oas
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from circle.errors import CircleError
 from circle.heads import SLDAConfig
-from circle.heads.covariance import class_means, pooled_covariance, pooled_variances
+from circle.heads.covariance import class_means, pooled_covariance, pooled_variances, shrinkage_intensity
 from circle.statistics import Statistics
 
 
@@ -44,6 +44,39 @@ def test_equals_scikit_learn(sample: Any, posterior: Any, counts: list[int], rid
     expected = reference.fit(values.astype(np.float64), labels).predict_proba(queries.astype(np.float64))
     found = posterior(values, labels, SLDAConfig(ridge=ridge, ridge_rule=ridge_rule), queries)
     assert np.abs(found - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize(("samples", "size"), [(50, 7), (9, 20), (400, 30)])
+def test_shrinkage_is_that_of_scikit_learn(sample: Any, samples: int, size: int) -> None:
+    values = sample(3, [samples], size)[0].astype(np.float64)
+    covariance = torch.from_numpy(np.cov(values.T, bias=True))
+    assert shrinkage_intensity(covariance, samples) == pytest.approx(oas(values)[1], rel=1e-9)
+
+
+def test_no_structure_is_shrunk_all_the_way() -> None:
+    assert shrinkage_intensity(torch.eye(5, dtype=torch.float64), 10**6) == 1.0
+
+
+def test_the_ridge_falls_as_samples_arrive(sample: Any, posterior: Any) -> None:
+    config = SLDAConfig(ridge=4.0, ridge_rule="shrinkage")
+    amounts = []
+    for count in (20, 200, 2000):
+        values, labels = sample(1, [count, count], 7)
+        statistics = Statistics(7)
+        statistics.update(torch.from_numpy(values), labels.tolist())
+        covariance = pooled_covariance(statistics, class_means(statistics))
+        amounts.append(config.of_covariance(covariance, statistics.degrees_of_freedom))
+        fixed = SLDAConfig(ridge=amounts[-1], ridge_rule="absolute")
+        queries = sample(2, [5, 5], 7)[0]
+        found, expected = (posterior(values, labels, each, queries) for each in (config, fixed))
+        assert np.abs(found - expected).max() < 1e-12
+    assert amounts[0] > 5 * amounts[1] > 25 * amounts[2] > 0
+
+
+def test_one_sample_per_class_has_nothing_to_shrink(sample: Any, posterior: Any) -> None:
+    values, labels = sample(1, [1, 1, 1], 7)
+    found = posterior(values, labels, SLDAConfig(ridge=4.0, ridge_rule="shrinkage"), values)
+    assert found.argmax(1).tolist() == labels.tolist()
 
 
 class _Given(EmpiricalCovariance):

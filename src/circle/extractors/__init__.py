@@ -3,6 +3,7 @@
 from circle.extractors.base import Extractor, ImageShape, ParameterCount, build_extractor, extract
 from circle.extractors.birc2d import BiRC2D, BiRC2DConfig
 from circle.extractors.calibration import Grid, calibrate, pink_noise
+from circle.extractors.local_contrast import LocalContrast, LocalContrastConfig
 from circle.extractors.patch_rnn import ConvPatchRNNConfig, PatchRNN, PatchRNNConfig
 from circle.extractors.resnet import ResNet18, ResNet18BNConfig, ResNet18LNConfig
 from circle.extractors.scattering import Scattering, ScatteringConfig
@@ -16,6 +17,8 @@ __all__ = [
     "Extractor",
     "Grid",
     "ImageShape",
+    "LocalContrast",
+    "LocalContrastConfig",
     "ParameterCount",
     "PatchRNN",
     "PatchRNNConfig",

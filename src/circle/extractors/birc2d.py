@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from circle.config import option
 from circle.extractors.base import ImageShape, frozen
 from circle.extractors.patches import patches
-from circle.extractors.pooling import grid_matrix, pool, signed_power
+from circle.extractors.pooling import PooledConfig, pool, signed_power
 from circle.extractors.projection import ProjectedExtractor
 from circle.extractors.reservoir import DIRECTIONS, ReservoirConfig, ReservoirLayer
 from circle.extractors.stem import ContrastStem, PlainStem, StemConfig
@@ -19,7 +19,7 @@ from circle.registry import register
 
 
 @dataclass(frozen=True)
-class BiRC2DConfig(StemConfig, ReservoirConfig):
+class BiRC2DConfig(StemConfig, ReservoirConfig, PooledConfig):
     """Settings of BiRC2D; where the paper leaves a choice open, both readings are here.
 
     The defaults are those of the preset ``small``; the published ones are in the preset ``paper``.
@@ -36,13 +36,8 @@ class BiRC2DConfig(StemConfig, ReservoirConfig):
     )
     layers: int = option(1, "BiRC2D layers in every stack")
     zero_mean_inputs: bool = option(True, "whether the rows of W_in are centred, so that they ignore brightness")
-    aggregation: Literal["pool", "flatten"] = option("pool", "map to vector: mean over a grid of regions, or all of it")
-    grid: int = option(3, "regions per side for pooling")
-    moments: tuple[Literal["mean", "square"], ...] = option(
-        ("mean", "square"), "what is pooled: values, their squares, or both"
-    )
+    aggregation: Literal["pool", "flatten"] = option("pool", "map to vector: means over windows, or all of it")
     join_stem: bool = option(True, "whether the stem's maps are joined to the reservoirs'")
-    power: float = option(0.5, "exponent p of the signed power sign(v) |v|^p applied to the vector")
 
     def check(self) -> None:
         super().check()
@@ -58,13 +53,6 @@ class BiRC2DConfig(StemConfig, ReservoirConfig):
             f"a positive multiple of {self._width_divisor()} with width_of = {self.width_of}",
         )
         self.require(self.layers > 0, "layers", "at least 1")
-        self.require(self.grid > 0, "grid", "at least 1")
-        self.require(
-            len(self.moments) > 0 and len(set(self.moments)) == len(self.moments),
-            "moments",
-            "mean, square or both",
-        )
-        self.require(self.power > 0, "power", "a positive number")
 
     def _width_divisor(self) -> int:
         counted = {
@@ -140,7 +128,7 @@ class BiRC2D(ProjectedExtractor[BiRC2DConfig]):
         length = 0
         for index, (height, width, channels) in enumerate(sides):
             if config.aggregation == "pool":
-                frozen(self, f"grid_{index}", grid_matrix(height, width, config.grid))
+                frozen(self, f"grid_{index}", config.window_matrix(height, width))
                 length += config.grid**2 * len(config.moments) * channels
             else:
                 length += height * width * channels

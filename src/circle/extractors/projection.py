@@ -24,7 +24,10 @@ class ProjectedConfig(Config):
 
     input_mean: float = option(0.5, "constant subtracted from every pixel")
     input_scale: float = option(0.25, "constant every pixel is then divided by")
-    projection: Literal["none", "linear", "relu"] = option("none", "final random projection, with or without a ReLU")
+    mirror: bool = option(False, "whether the vectors of an image and of its mirror image are averaged")
+    projection: Literal["none", "linear", "relu", "select"] = option(
+        "none", "final random projection, with or without a ReLU, or a random choice of values that are kept"
+    )
     projection_size: int = option(1100, "length of the projected vector")
     projection_fan_in: int = option(0, "values that an output of a sparse projection adds up; 0 = dense")
 
@@ -37,10 +40,14 @@ class ProjectedConfig(Config):
 Settings = TypeVar("Settings", bound=ProjectedConfig)
 
 
-def output_projection(config: ProjectedConfig, inputs: int, generator: torch.Generator) -> RandomProjection | None:
+def output_projection(
+    config: ProjectedConfig, inputs: int, generator: torch.Generator
+) -> RandomProjection | RandomSelection | None:
     """The projection of ``inputs`` values that a config asks for, if it asks for one."""
     if config.projection == "none":
         return None
+    if config.projection == "select":
+        return RandomSelection(inputs, config.projection_size, generator)
     return RandomProjection(
         inputs,
         config.projection_size,
@@ -53,11 +60,14 @@ def output_projection(config: ProjectedConfig, inputs: int, generator: torch.Gen
 class ProjectedExtractor(Extractor, Generic[Settings]):
     """z = P v((x - mean) / scale): subclasses make the vector v, this class its input and the projection P, if any.
 
-    Mean and scale are constants, so that no statistic of the data has a say.
+    Mean and scale are constants, so that no statistic of the data has a say. With ``mirror`` the vector is
+    (v(x) + v(mirror image of x)) / 2. A linear head that learned every image and its mirror image could not use
+    anything else: for filters that come in mirrored pairs, the other half (v(x) - v(mirror image)) / 2 has the same
+    mean, zero, in every class. So this teaches mirror images at no cost in samples, and halves the features needed.
     """
 
     config: Settings
-    projection: RandomProjection | None
+    projection: RandomProjection | RandomSelection | None
     fixed: int
 
     @abstractmethod
@@ -71,11 +81,36 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
         self.fixed = fixed
 
     def forward(self, images: Tensor) -> Tensor:
-        vector = self.vector(images.sub(self.config.input_mean).div_(self.config.input_scale))
+        images = images.sub(self.config.input_mean).div_(self.config.input_scale)
+        mirrored = images.flip(3) if self.config.mirror else None  # before ``vector``, which may change its input
+        vector = self.vector(images)
+        if mirrored is not None:
+            vector = (vector + self.vector(mirrored)).div_(2.0)
         return self.projection(vector) if self.projection else vector
 
     def parameter_count(self) -> ParameterCount:
         return ParameterCount(fixed=self.fixed, generated=self.projection.generated if self.projection else 0)
+
+
+class RandomSelection(nn.Module):
+    """Keeps ``outputs`` of the values, drawn without replacement, in their order.
+
+    At equal length, some of the values of many filters know more than all values of a few.
+    """
+
+    index: Tensor  # [outputs], ascending
+    generated = 0  # nothing is computed with; the choice is part of the drawing
+
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        if outputs > inputs:
+            raise CircleError(f"projection_size = {outputs}: expected at most the {inputs} values there are to select")
+        self.inputs, self.outputs = inputs, outputs
+        frozen(self, "index", torch.randperm(inputs, generator=generator)[:outputs].sort().values)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[B, inputs] -> [B, outputs]."""
+        return values.index_select(1, self.index)
 
 
 class RandomProjection(nn.Module):

@@ -61,20 +61,25 @@ class RidgeConfig(HeadConfig):
     """Settings of heads that add a ridge to the diagonal of a matrix."""
 
     ridge: float = option(0.01, "lambda, added to the diagonal of the matrix that is solved")
-    ridge_rule: Literal["relative", "absolute"] = option(
-        "relative", "whether lambda is a multiple of the matrix's mean diagonal, or a number of its own"
+    ridge_rule: Literal["relative", "absolute", "shrinkage"] = option(
+        "relative", "lambda is a multiple of the mean diagonal, a number of its own, or (SLDA) falls with samples"
     )
+    #: Whether the rule ``shrinkage`` is known to the head.
+    follows_samples: ClassVar[bool] = False
 
     def check(self) -> None:
         super().check()
         self.require(self.ridge >= 0, "ridge", "zero or a positive number")
+        self.require(
+            self.follows_samples or self.ridge_rule != "shrinkage", "ridge_rule", "relative or absolute for this head"
+        )
 
     def added(self, mean_diagonal: float) -> float:
         """What is added to a diagonal with this mean."""
         if mean_diagonal <= 0.0:
             # No scatter yet (one sample per class, or constant features): the identity, the nearest mean.
             return max(1.0, self.ridge)
-        return self.ridge * (mean_diagonal if self.ridge_rule == "relative" else 1.0)
+        return self.ridge * (1.0 if self.ridge_rule == "absolute" else mean_diagonal)
 
     @classmethod
     def candidates(cls) -> dict[str, tuple[float, ...]]:

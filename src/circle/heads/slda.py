@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from circle import linalg
 from circle.heads.base import Head, RidgeConfig
-from circle.heads.covariance import class_means, log_priors, pooled_covariance
+from circle.heads.covariance import class_means, log_priors, pooled_covariance, shrinkage_intensity
 from circle.heads.scores import LinearScores
 from circle.registry import register
 from circle.statistics import Statistics
@@ -15,9 +17,23 @@ from circle.statistics import Statistics
 
 @dataclass(frozen=True)
 class SLDAConfig(RidgeConfig):
-    """Settings of the SLDA head; the ridge goes to the pooled covariance."""
+    """Settings of the SLDA head; the ridge goes to the pooled covariance.
+
+    The rule ``shrinkage`` follows the stream: lambda is ``ridge`` times the mean variance times the intensity rho of
+    :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive. It is a function of the
+    statistics, so the model stays one of what was learned and not of the order.
+    """
 
     name: ClassVar[str] = "slda"
+
+    follows_samples: ClassVar[bool] = True
+
+    def of_covariance(self, covariance: Tensor, samples: int) -> float:
+        """What is added to the diagonal of a covariance [D, D] estimated with this many degrees of freedom."""
+        added = self.added(float(covariance.diagonal().mean()))
+        if self.ridge_rule == "shrinkage" and float(covariance.diagonal().sum()) > 0.0:
+            return added * shrinkage_intensity(covariance, samples)
+        return added
 
 
 @register("head", SLDAConfig)
@@ -37,7 +53,7 @@ class SLDA(Head):
     def materialise(self, statistics: Statistics) -> LinearScores:
         means = class_means(statistics)
         covariance = pooled_covariance(statistics, means)
-        covariance.diagonal().add_(self.config.added(float(covariance.diagonal().mean())))
+        covariance.diagonal().add_(self.config.of_covariance(covariance, statistics.degrees_of_freedom))
         weight = linalg.cholesky(covariance).solve(means.T).T
         bias = log_priors(statistics) - (means * weight).sum(1) / 2
         return LinearScores(weight.contiguous(), bias)

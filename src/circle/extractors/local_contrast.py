@@ -1,0 +1,143 @@
+"""Contrast-normalised random filters, pooled: what BiRC2D's stem knows without any reservoir behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from circle.config import option
+from circle.extractors.base import ImageShape, frozen, tile_for
+from circle.extractors.pooling import PooledConfig, pool, signed_power
+from circle.extractors.projection import ProjectedExtractor
+from circle.registry import register
+
+
+@dataclass(frozen=True)
+class LocalContrastConfig(PooledConfig):
+    """Settings of the banks of filters; entry i of the first three describes bank i."""
+
+    name: ClassVar[str] = "local_contrast"
+
+    windows: Literal["box", "gaussian"] = option("gaussian", "windows that tile the map, or smooth ones that overlap")
+    mirror: bool = option(True, "whether the vectors of an image and of its mirror image are averaged")
+    filters: tuple[int, ...] = option((112,), "random filters of each bank; both signs of a response are kept")
+    kernels: tuple[int, ...] = option((3,), "side of each bank's filters")
+    reductions: tuple[int, ...] = option((1,), "how many times smaller the image is made for each bank")
+    grey_share: float = option(0.5, "share of a bank's filters that weigh all colours alike")
+    colours: int = option(16, "random functions of a pixel's colour alone, pooled beside the filters' responses")
+    colour_offset: float = option(1.0, "largest constant in a function of colour")
+    contrast_epsilon: float = option(0.05, "added to a patch's variance")
+
+    def check(self) -> None:
+        super().check()
+        banks = f"a positive number for each of the {len(self.filters)} banks in filters"
+        self.require(all(count > 0 for count in self.filters), "filters", "positive numbers")
+        self.require(len(self.filters) > 0 or self.colours > 0, "filters", "at least one bank where colours is 0")
+        for field in ("kernels", "reductions"):
+            values = getattr(self, field)
+            self.require(len(values) == len(self.filters) and all(value > 0 for value in values), field, banks)
+        self.require(all(side > 1 for side in self.kernels), "kernels", "2 or more: one pixel has no contrast")
+        self.require(0 <= self.grey_share <= 1, "grey_share", "from 0 to 1")
+        self.require(self.colours >= 0, "colours", "0 or more")
+        self.require(self.colour_offset >= 0, "colour_offset", "zero or a positive number")
+        self.require(self.contrast_epsilon > 0, "contrast_epsilon", "a positive number")
+
+
+@register("extractor", LocalContrastConfig)
+class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
+    """z = power(pool(max(r, 0)), pool(max(-r, 0))) of contrast-normalised responses r, and of functions of colour.
+
+    For a bank of filters f_j on the image made ``reduction`` times smaller:
+
+        r_j = (f_j * x) / sqrt(v + epsilon),      v = mean over channels of the patch's variance in each channel
+        f_j = c_j s_j / |c_j s_j|,                s_j [k, k] normal with mean zero, c_j [channels] normal, or equal
+
+    No filter sees brightness or colour of a patch, only their changes, and v takes the contrast out. What is lost
+    comes back in a few functions of the pixels' colour, r = a.x + b with |a| = 1. Pooled are means and mean squares
+    over windows. Maps and windows never exist at once for more than a tile of images.
+    """
+
+    def __init__(self, config: LocalContrastConfig, shape: ImageShape, seed: int) -> None:
+        super().__init__(config, shape, seed)
+        generator = torch.Generator().manual_seed(seed)
+        fixed, maps, largest = 0, 0, 1
+        banks = zip(config.filters, config.kernels, config.reductions, strict=True)
+        for bank, (count, kernel, reduction) in enumerate(banks):
+            filters = separable_filters(count, shape.channels, kernel, config.grey_share, generator)
+            # The last channels of the same convolution are the means that the variance needs.
+            boxes = torch.eye(shape.channels)[:, :, None, None].expand(-1, -1, kernel, kernel) / kernel**2
+            weight = torch.cat([filters, boxes]).contiguous(memory_format=torch.channels_last)
+            frozen(self, f"weight_{bank}", weight)
+            height, width = -(-shape.height // reduction), -(-shape.width // reduction)
+            frozen(self, f"windows_{bank}", config.window_matrix(height, width))
+            fixed += filters.numel()
+            maps += 2 * count
+            largest = max(largest, height * width * count)
+        if config.colours:
+            directions = torch.randn(config.colours, shape.channels, generator=generator)
+            directions /= directions.norm(dim=1, keepdim=True)
+            offsets = torch.empty(config.colours).uniform_(-1.0, 1.0, generator=generator) * config.colour_offset
+            frozen(self, "colour_directions", directions.T.contiguous())
+            frozen(self, "colour_offsets", offsets)
+            frozen(self, "colour_windows", config.window_matrix(shape.height, shape.width))
+            fixed += directions.numel() + offsets.numel()
+            maps += 2 * config.colours
+        self.finish(config.grid**2 * len(config.moments) * maps, fixed, generator)
+        self.tile = tile_for(4 * largest)
+
+    def vector(self, images: Tensor) -> Tensor:
+        parts: list[Tensor] = []
+        for bank, (kernel, reduction) in enumerate(zip(self.config.kernels, self.config.reductions, strict=True)):
+            smaller = reduced(images, reduction)
+            responses = self._responses(smaller, self.get_buffer(f"weight_{bank}"), kernel)
+            parts += self._pooled(responses, self.get_buffer(f"windows_{bank}"))
+        if self.config.colours:
+            pixels = images.permute(0, 2, 3, 1).reshape(len(images), -1, images.shape[1])
+            colours = pixels @ self.get_buffer("colour_directions") + self.get_buffer("colour_offsets")
+            parts += self._pooled(colours, self.get_buffer("colour_windows"))
+        return signed_power(torch.cat(parts, 1), self.config.power)
+
+    def _responses(self, images: Tensor, weight: Tensor, kernel: int) -> Tensor:
+        """Images [B, C, H, W] -> contrast-normalised responses [B, H W, filters]."""
+        channels = images.shape[1]
+        before, after = (kernel - 1) // 2, kernel // 2
+        # Edge pixels are repeated: with zeros around the image every border would be an edge.
+        images = functional.pad(images, (before, after, before, after), mode="replicate")
+        images = images.contiguous(memory_format=torch.channels_last)
+        raw = functional.conv2d(images, weight).permute(0, 2, 3, 1)  # [B, H, W, filters + channels], contiguous
+        responses, means = raw[..., :-channels], raw[..., -channels:]
+        square = functional.avg_pool2d(images.square().mean(1, keepdim=True), kernel, 1)
+        variance = square.squeeze(1) - means.square().mean(-1)
+        scale = variance.clamp_min_(0.0).add_(self.config.contrast_epsilon).rsqrt_()
+        return (responses * scale[..., None]).flatten(1, 2)
+
+    def _pooled(self, responses: Tensor, windows: Tensor) -> list[Tensor]:
+        """Responses [B, H W, J] -> for each sign, moments x windows x J values."""
+        count = len(responses)
+        signs = [responses.clamp_min(0.0), responses.neg_().clamp_min_(0.0)]
+        return [pool(part.view(count, -1, 1, part.shape[-1]), windows, self.config.moments) for part in signs]
+
+
+def separable_filters(count: int, channels: int, kernel: int, grey_share: float, generator: torch.Generator) -> Tensor:
+    """Filters [count, channels, k, k] of norm one: colour vector times spatial pattern of mean zero.
+
+    The colour vector of the first ``grey_share`` of them is (1, ..., 1), that of the others normal.
+    """
+    colours = torch.randn(count, channels, generator=generator)
+    colours[: round(count * grey_share)] = 1.0
+    patterns = torch.randn(count, kernel * kernel, generator=generator)
+    patterns -= patterns.mean(1, keepdim=True)
+    filters = colours[:, :, None] * patterns[:, None, :]
+    filters /= filters.flatten(1).norm(dim=1)[:, None, None]
+    return filters.view(count, channels, kernel, kernel)
+
+
+def reduced(images: Tensor, factor: int) -> Tensor:
+    """Means over factor x factor pixels, fewer at the far edges: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
+    if factor == 1:
+        return images
+    return functional.avg_pool2d(images, factor, ceil_mode=True, count_include_pad=False)

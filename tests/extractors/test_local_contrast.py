@@ -1,0 +1,138 @@
+"""Local contrast features against a transcription of their equations, and what they promise to ignore."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from circle.errors import CircleError
+from circle.extractors import ImageShape, LocalContrast, LocalContrastConfig, build_extractor, pink_noise
+from circle.extractors.local_contrast import reduced, separable_filters
+
+PLAIN = LocalContrastConfig(filters=(5,), kernels=(3,), reductions=(1,), colours=2, grid=2, mirror=False)
+SHAPE = ImageShape(3, 9, 12)
+
+
+def build(config: LocalContrastConfig, shape: ImageShape = SHAPE) -> LocalContrast:
+    extractor = build_extractor(config, shape, seed=1)
+    assert isinstance(extractor, LocalContrast)
+    return extractor.to(torch.float64)
+
+
+def by_the_book(extractor: LocalContrast, image: torch.Tensor) -> torch.Tensor:
+    """The vector of one image [C, H, W], one bank, filter, sign, moment and window at a time."""
+    config = extractor.config
+    x = (image - config.input_mean) / config.input_scale
+    responses = []
+    for bank, (count, kernel, reduction) in enumerate(
+        zip(config.filters, config.kernels, config.reductions, strict=True)
+    ):
+        small = reduced(x[None], reduction)[0]
+        filters = extractor.get_buffer(f"weight_{bank}")[:count]
+        _, height, width = small.shape
+        maps = torch.empty(height, width, count, dtype=torch.float64)
+        before = (kernel - 1) // 2
+        for row in range(height):
+            for column in range(width):
+                rows = (torch.arange(kernel) + row - before).clamp(0, height - 1)
+                columns = (torch.arange(kernel) + column - before).clamp(0, width - 1)
+                patch = small[:, rows][:, :, columns]
+                variance = patch.flatten(1).var(1, unbiased=False).mean()
+                maps[row, column] = (filters * patch).sum((1, 2, 3)) / (variance + config.contrast_epsilon).sqrt()
+        responses.append((maps, extractor.get_buffer(f"windows_{bank}")))
+    if config.colours:
+        colours = x.permute(1, 2, 0) @ extractor.get_buffer("colour_directions")
+        colours += extractor.get_buffer("colour_offsets")
+        responses.append((colours, extractor.get_buffer("colour_windows")))
+    parts = []
+    for maps, windows in responses:
+        for sign in (1.0, -1.0):
+            part = (sign * maps).clamp_min(0.0).flatten(0, 1)
+            for moment in config.moments:
+                values = part if moment == "mean" else part**2
+                parts.append((windows @ values).flatten())
+    vector = torch.cat(parts)
+    return vector.sign() * vector.abs() ** config.power
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"filters": (4, 3), "kernels": (3, 5), "reductions": (1, 2)},
+        {"kernels": (2,), "windows": "box", "moments": ("square",), "power": 0.7},
+        {"colours": 0, "grey_share": 1.0},
+    ],
+)
+@pytest.mark.parametrize("shape", [SHAPE, ImageShape(1, 7, 7)])
+def test_equals_the_equations(changes: dict, shape: ImageShape) -> None:
+    extractor = build(PLAIN.replace(**changes), shape)
+    images = pink_noise(2, shape)
+    for image, features in zip(images, extractor.features(images), strict=True):
+        assert torch.allclose(features, by_the_book(extractor, image), rtol=1e-6, atol=1e-6)
+
+
+def test_filters_see_neither_brightness_nor_colour() -> None:
+    extractor = build(PLAIN.replace(colours=0))
+    images = pink_noise(4, SHAPE) * 0.5 + 0.2
+    shift = torch.tensor([0.1, -0.1, 0.05], dtype=torch.float64).view(3, 1, 1)
+    assert torch.allclose(extractor.features(images), extractor.features(images + shift), rtol=1e-6)
+    # The functions of colour are there to see what the filters leave out.
+    with_colours = build(PLAIN)
+    assert not torch.allclose(with_colours.features(images), with_colours.features(images + shift), rtol=1e-2)
+
+
+def test_contrast_is_taken_out() -> None:
+    extractor = build(PLAIN.replace(colours=0, contrast_epsilon=1e-9))
+    images = pink_noise(4, SHAPE)
+    fainter = (images - 0.5) * 0.3 + 0.5
+    assert torch.allclose(extractor.features(images), extractor.features(fainter), rtol=1e-4)
+
+
+def test_mirror_images_have_the_same_vector() -> None:
+    extractor = build(PLAIN.replace(mirror=True))
+    images = pink_noise(4, SHAPE)
+    assert torch.allclose(extractor.features(images), extractor.features(images.flip(3)), rtol=1e-12)
+    single = build(PLAIN)
+    expected = (single.features(images) + single.features(images.flip(3))) / 2
+    assert torch.allclose(extractor.features(images), expected, rtol=1e-12)
+
+
+def test_separable_filters() -> None:
+    filters = separable_filters(10, 3, 5, 0.3, torch.Generator().manual_seed(0))
+    assert torch.allclose(filters.flatten(1).norm(dim=1), torch.ones(10))
+    assert torch.allclose(filters.mean((2, 3)), torch.zeros(10, 3), atol=1e-6)
+    ranks = torch.linalg.matrix_rank(filters.flatten(2), rtol=1e-4)
+    assert ranks.tolist() == [1] * 10, "a colour times a pattern"
+    grey = (filters - filters[:, :1]).abs().amax((1, 2, 3)) < 1e-7
+    assert grey.tolist() == [True] * 3 + [False] * 7
+
+
+def test_reduction_of_sizes_that_do_not_divide() -> None:
+    image = torch.arange(5.0).expand(1, 1, 3, 5)
+    assert reduced(image, 2).tolist() == [[[[0.5, 2.5, 4.0], [0.5, 2.5, 4.0]]]]
+
+
+def test_counts() -> None:
+    extractor = build(PLAIN)
+    assert extractor.size == 4 * 2 * 2 * (5 + 2)  # windows, signs, moments
+    assert extractor.parameter_count().fixed == 5 * 27 + 2 * (3 + 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"filters": (3, 4)}, "each of the 2 banks"),
+        ({"kernels": (1,)}, "one pixel has no contrast"),
+        ({"reductions": (0,)}, "a positive number"),
+        ({"filters": (), "kernels": (), "reductions": (), "colours": 0}, "at least one bank"),
+        ({"grey_share": 1.5}, "from 0 to 1"),
+        ({"window_margin": 0.6}, "at most 0.5"),
+        ({"window_spread": 0.0}, "a positive number"),
+        ({"contrast_epsilon": 0.0}, "a positive number"),
+        ({"colours": -1}, "0 or more"),
+    ],
+)
+def test_bad_settings(changes: dict, words: str) -> None:
+    with pytest.raises(CircleError, match=words):
+        PLAIN.replace(**changes)
