@@ -37,6 +37,28 @@ def test_sums_are_those_of_integer_arithmetic() -> None:
         assert int(statistics.counts[row]) == len(mine)
 
 
+def test_sixteen_bits_are_exact_too() -> None:
+    size = STRIP + 70
+    random = torch.Generator().manual_seed(0)
+    values = torch.randint(-32767, 32768, (TILE + 300, size), generator=random).to(torch.int16)
+    values[:, :2] = 32767  # the largest sums there are
+    labels = [index % 5 for index in range(len(values))]
+    statistics = learned(values, labels)
+    whole = values.numpy().astype(np.int64)
+    assert np.array_equal(statistics.second_moment().numpy().astype(np.int64), whole.T @ whole)
+    assert np.array_equal(statistics.sums.numpy().astype(np.int64)[2], whole[2::5].sum(0))
+    order = torch.randperm(len(values), generator=random)
+    assert learned(values[order], [labels[index] for index in order], batch=7) == statistics
+
+
+def test_eight_and_sixteen_bits_may_follow_each_other() -> None:
+    few, labels = features(10, 6), list("ababababab")
+    statistics = learned(few, labels)
+    statistics.update(few.to(torch.int16) * 100, labels)
+    whole = few.numpy().astype(np.int64)
+    assert np.array_equal(statistics.second_moment().numpy(), 10001.0 * (whole.T @ whole))
+
+
 def test_extreme_values_stay_exact() -> None:
     """A full tile of the largest products is the worst case of the float32 argument."""
     values = torch.full((TILE, 3), 127, dtype=torch.int8)

@@ -68,9 +68,9 @@ class ClassRows:
             self.moments.pop()
 
     def update(self, features: Tensor, rows: list[int]) -> None:
-        """Add float32 features [B, D] of at most a tile, given the row of each."""
+        """Add float32 or float64 features [B, D] of at most a tile, given the row of each."""
         present, position = torch.tensor(rows).unique(return_inverse=True)
-        membership = torch.zeros(len(present), len(features))
+        membership = torch.zeros(len(present), len(features), dtype=features.dtype)
         membership[position, torch.arange(len(features))] = 1.0
         self.counts[present] += membership.sum(1).to(torch.int64)
         self.sums[present.to(self.device)] += (membership.to(self.device) @ features).to(torch.float64)

@@ -39,7 +39,7 @@ class Group:
         return sum(member.size for member in self.members)
 
     def features(self, images: Tensor) -> Tensor:
-        """Images [B, C, H, W] -> [B, size]: int8 positions on the grid, or float32 ones where not quantised."""
+        """Images [B, C, H, W] -> [B, size]: integer positions on the grid, or float32 ones where not quantised."""
         values = torch.cat(extract(self.members, images), 1)
         return self.grid.quantise(values) if self.quantise else self.grid.positions(values)
 
@@ -79,10 +79,11 @@ def build_groups(
             )
         if grids is None:
             parts = [_cached_grid(config, shape, each) for each in seeds]
-            grid = Grid(torch.cat([part.scale for part in parts]), torch.cat([part.offset for part in parts]))
+            scale, offset = torch.cat([part.scale for part in parts]), torch.cat([part.offset for part in parts])
         else:
-            grid = grids[index]
+            scale, offset = grids[index].scale, grids[index].offset
         if torch.device(device).type != "cpu":
             extractors = tuple(build_extractor(config, shape, each).to(device) for each in seeds)
-        result.append(Group(extractors, Grid(grid.scale.to(device), grid.offset.to(device)), quantise))
+        grid = Grid(scale.to(device), offset.to(device), extractors[0].bits)
+        result.append(Group(extractors, grid, quantise))
     return result

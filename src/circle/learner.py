@@ -50,7 +50,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
     background : int
         Grey level behind transparent pixels and around padded images.
     quantise : bool
-        True: features are int8 on a fixed grid and the statistics exact. False: float32, for comparison.
+        True: features are integers on a fixed grid and the statistics exact. False: float32, for comparison.
     device : str
         Where PyTorch computes.
 

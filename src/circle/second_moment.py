@@ -27,7 +27,7 @@ class SecondMoment:
         return 8 * sum(min(STRIP, size - start) * (size - start) for start in range(0, size, STRIP))
 
     def add_products(self, features: Tensor) -> None:
-        """Add the products of float32 features [B, D]; what makes that exact is said in :mod:`circle.statistics`."""
+        """Add the products of float features [B, D]; what makes that exact is said in :mod:`circle.statistics`."""
         for start, strip in zip(range(0, self.size, STRIP), self.strips, strict=True):
             strip += features[:, start : start + strip.shape[0]].T @ features[:, start:]
 

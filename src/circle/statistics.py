@@ -1,6 +1,6 @@
 """Additive sufficient statistics of labelled features, exact to the last bit.
 
-For features z_i (int8, size D) with labels y_i:
+For features z_i (int8 or int16, size D) with labels y_i:
 
     n_c = |{i : y_i = c}|        T_c = sum_{y_i = c} z_i        M = sum_i z_i z_i^T
 
@@ -10,9 +10,11 @@ and, for the heads that need them and only for those:
 
 Why they are exact: a product of two int8 values is below 2^14, so the sum over a tile of 1,024 samples stays
 below 2^24 and a float32 matrix product of that tile is exact in any order of summation. Tiles are added into
-float64, which is exact below 2^53 (more than 5e11 samples). Every partial sum is therefore an integer without
-rounding, and the result cannot depend on sample order, batch size, threads, shards or resume points. U is kept
-in int64: |z|^2 is an integer, its root and the quotient are rounded as IEEE prescribes, so every machine agrees.
+float64, which is exact below 2^53 (more than 5e11 samples). A product of two int16 values is below 2^30; it is added
+up in float64 from the start, exactly for 8 million samples even if all of them lay at the end of the range, at half
+the speed. Every partial sum is therefore an integer without rounding, and the result cannot depend on sample order,
+batch size, threads, shards or resume points. U is kept in int64: |z|^2 is an integer, its root
+and the quotient are rounded as IEEE prescribes, so every machine agrees.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ TILE = 1024  # samples per exact float32 product; 1024 * 127 * 127 < 2^24
 class Statistics:
     """Counts, sums and the second moment of a stream of labelled features.
 
-    ``exact=True`` takes int8 features. ``exact=False`` takes float32 features, for comparison; its sums round.
+    ``exact=True`` takes int8 or int16 features. ``exact=False`` takes float32 features, for comparison; its sums round.
     ``class_moments`` keeps a second moment for every class as well, ``unit_sums`` the sums of features of length one.
 
     Samples wait in a buffer of one tile before they are multiplied, so that learning one sample at a time costs
@@ -207,7 +209,7 @@ class Statistics:
     # -- learning --------------------------------------------------------------------------------------------
 
     def update(self, features: Tensor, labels: Sequence[Hashable]) -> None:
-        """Add samples: features [B, D] (int8, or float32 where not exact), one label each."""
+        """Add samples: features [B, D] (int8 or int16, or float32 where not exact), one label each."""
         self._check(features, labels)
         check_room([self], labels)
         self.version += 1
@@ -215,7 +217,8 @@ class Statistics:
             if label not in self._rows.index:
                 self._rows.add(label)
         rows = [self._rows.index[label] for label in labels]
-        if self._buffer is None:
+        if self._buffer is None or self._buffer.dtype != features.dtype:
+            self.flush()
             self._buffer = torch.empty(TILE, self.size, dtype=features.dtype, device=self.device)
         start = 0
         while start < len(rows):
@@ -228,11 +231,11 @@ class Statistics:
                 self.flush()
 
     def _check(self, features: Tensor, labels: Sequence[Hashable]) -> None:
-        expected = torch.int8 if self.exact else torch.float32
-        if features.dtype != expected or features.ndim != 2 or features.shape[1] != self.size:
+        expected = (torch.int8, torch.int16) if self.exact else (torch.float32,)
+        if features.dtype not in expected or features.ndim != 2 or features.shape[1] != self.size:
             raise CircleError(
                 f"features of type {features.dtype} and shape {list(features.shape)}: "
-                f"expected {expected} and [B, {self.size}]"
+                f"expected {' or '.join(map(str, expected))} and [B, {self.size}]"
             )
         if len(labels) != len(features):
             raise CircleError(f"{len(labels)} labels for {len(features)} images: expected one each")
@@ -246,7 +249,8 @@ class Statistics:
         precision = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
         try:
-            features = self._buffer[: len(self._buffered)].to(torch.float32)
+            wide = torch.float64 if self._buffer.dtype == torch.int16 else torch.float32
+            features = self._buffer[: len(self._buffered)].to(wide)
             self._rows.update(features, self._buffered)
             self._moment.add_products(features)
         finally:

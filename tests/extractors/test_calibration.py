@@ -43,6 +43,18 @@ def test_quantise_rounds_and_clips() -> None:
     values = torch.tensor([[1.0, -4.0], [1.76, 0.9], [1e6, -1e6]])
     assert grid.quantise(values).tolist() == [[0, 0], [2, 2], [127, -127]]
     assert values[2, 0] == 1e6, "the features belong to the caller"
+    assert Grid(grid.scale, grid.offset, 16).quantise(values).tolist() == [[0, 0], [2, 2], [32767, -32767]]
+
+
+def test_sixteen_bits_are_finer_and_reach_further() -> None:
+    extractors = [build_extractor(CONFIG.replace(bits=bits), ImageShape(3, 16, 16), 0) for bits in (8, 16)]
+    coarse, fine = (calibrate(extractor, 32, 8.0) for extractor in extractors)
+    assert torch.equal(coarse.scale, fine.scale * 128)
+    images = pink_noise(8, ImageShape(3, 16, 16)).float()
+    found, expected = fine.quantise(extractors[1].features(images)), coarse.positions(extractors[0].features(images))
+    assert found.dtype == torch.int16
+    offset = (coarse.offset - fine.offset) / coarse.scale  # either is a whole number of its own steps
+    assert float((found / 128 - expected - offset).abs().max()) < 0.5 / 128 + 1e-3
 
 
 def test_a_dead_feature_is_harmless() -> None:

@@ -46,31 +46,55 @@ def test_equals_scikit_learn(sample: Any, posterior: Any, counts: list[int], rid
     assert np.abs(found - expected).max() < 1e-6
 
 
-@pytest.mark.parametrize(("samples", "size"), [(50, 7), (9, 20), (400, 30)])
+@pytest.mark.parametrize(("samples", "size"), [(50, 7), (9, 20), (400, 30), (500, 300)])
 def test_shrinkage_is_that_of_scikit_learn(sample: Any, samples: int, size: int) -> None:
     values = sample(3, [samples], size)[0].astype(np.float64)
     covariance = torch.from_numpy(np.cov(values.T, bias=True))
-    assert shrinkage_intensity(covariance, samples) == pytest.approx(oas(values)[1], rel=1e-9)
+    standardised = (values - values.mean(0)) / values.std(0)
+    assert shrinkage_intensity(covariance, samples) == pytest.approx(oas(standardised)[1], rel=1e-9)
+    # A feature that never varies changes nothing.
+    wider = torch.zeros(size + 1, size + 1, dtype=torch.float64)
+    wider[:size, :size] = covariance
+    assert shrinkage_intensity(wider, samples) == pytest.approx(oas(standardised)[1], rel=1e-9)
 
 
 def test_no_structure_is_shrunk_all_the_way() -> None:
-    assert shrinkage_intensity(torch.eye(5, dtype=torch.float64), 10**6) == 1.0
+    assert shrinkage_intensity(torch.eye(5, dtype=torch.float64) * 3.0, 10**6) == 1.0
 
 
 def test_the_ridge_falls_as_samples_arrive(sample: Any, posterior: Any) -> None:
-    config = SLDAConfig(ridge=4.0, ridge_rule="shrinkage")
-    amounts = []
+    """Equal to scikit-learn's LDA with every variance raised by the share ridge x rho."""
+    shares = []
     for count in (20, 200, 2000):
         values, labels = sample(1, [count, count], 7)
-        statistics = Statistics(7)
-        statistics.update(torch.from_numpy(values), labels.tolist())
-        covariance = pooled_covariance(statistics, class_means(statistics))
-        amounts.append(config.of_covariance(covariance, statistics.degrees_of_freedom))
-        fixed = SLDAConfig(ridge=amounts[-1], ridge_rule="absolute")
         queries = sample(2, [5, 5], 7)[0]
-        found, expected = (posterior(values, labels, each, queries) for each in (config, fixed))
-        assert np.abs(found - expected).max() < 1e-12
-    assert amounts[0] > 5 * amounts[1] > 25 * amounts[2] > 0
+        centred = values - np.stack([values[labels == c].mean(0) for c in range(2)])[labels]
+        pooled = centred.T @ centred / (2 * count - 2)
+        shares.append(4.0 * shrinkage_intensity(torch.from_numpy(pooled), 2 * count - 2))
+        raised = pooled + np.diag(np.diag(pooled)) * shares[-1]
+        reference = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_Given(raised))
+        expected = reference.fit(values.astype(np.float64), labels).predict_proba(queries.astype(np.float64))
+        found = posterior(values, labels, SLDAConfig(ridge=4.0, ridge_rule="shrinkage"), queries)
+        assert np.abs(found - expected).max() < 1e-6
+    assert shares[0] > 5 * shares[1] > 25 * shares[2] > 0
+
+
+def test_units_do_not_matter_to_the_rule(sample: Any, posterior: Any) -> None:
+    values, labels = sample(1, [40, 40, 40], 7)
+    values = np.clip(values, -30, 30)
+    stretched = values.copy()
+    stretched[:, 2] *= 4
+    config = SLDAConfig(ridge=4.0, ridge_rule="shrinkage")
+    found, expected = posterior(stretched, labels, config, stretched), posterior(values, labels, config, values)
+    assert np.abs(found - expected).max() < 1e-9
+
+
+def test_features_that_never_vary_are_harmless(sample: Any, posterior: Any) -> None:
+    values, labels = sample(1, [40, 40, 40], 7)
+    config = SLDAConfig(ridge=4.0, ridge_rule="shrinkage")
+    wider = np.concatenate([values, np.full_like(values[:, :1], 5)], 1)
+    found, expected = posterior(wider, labels, config, wider), posterior(values, labels, config, values)
+    assert np.abs(found - expected).max() < 1e-9
 
 
 def test_one_sample_per_class_has_nothing_to_shrink(sample: Any, posterior: Any) -> None:

@@ -108,9 +108,10 @@ def study(
     if config.unit_sums:
         raise CircleError(f"head {config.name!r} cannot be judged on groups of all sizes at once: choose another head")
     shape = ImageShape(images.image.channels, images.image.height, images.image.width)
-    member_size = build_extractor(resolve("extractor", classifier.extractor), shape, classifier.seed).size
+    member = build_extractor(resolve("extractor", classifier.extractor), shape, classifier.seed)
+    member_size = member.size
     held = sum(int((role == HELD_BACK).sum()) for role in roles.values())
-    check_memory(member_size, len(roles), held * (1 if classifier.quantise else 4), config, request)
+    check_memory(member_size, len(roles), held * (member.bits // 8 if classifier.quantise else 4), config, request)
     settings = {**classifier.get_params(deep=False), "groups": 1, "members": request.available}
     model = CircleClassifier(**settings).prepare(images.image)
     features, labels = _learn(model, images, roles, report)
@@ -161,7 +162,7 @@ def _learn(
     """Learn what is to be learned; features [N, size] of the images held back, and their columns of probabilities."""
     total, done = sum(int((role != UNUSED).sum()) for role in roles.values()), 0
     held_images = sum(int((role == HELD_BACK).sum()) for role in roles.values())
-    dtype = torch.int8 if model.quantise else torch.float32
+    dtype = model.groups_[0].grid.dtype if model.quantise else torch.float32
     kept = torch.empty(held_images, model.groups_[0].size, dtype=dtype, device=model.device)
     labels: list[Label] = []
     for tile in images.tiles(roles):

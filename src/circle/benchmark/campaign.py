@@ -17,6 +17,7 @@ from circle.benchmark.runner import Plan, Stream
 from circle.config import Config
 from circle.errors import CircleError
 from circle.extractors import ImageShape, build_extractor
+from circle.extractors.projection import ProjectedConfig
 from circle.learner import CircleClassifier
 from circle.memory import available_memory
 from circle.registry import entry, resolve
@@ -135,10 +136,11 @@ def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore |
 def missing_features(classifier: CircleClassifier, stream: Stream, store: FeatureStore) -> dict[Path, int]:
     """Files of features that a run will have to make, and their bytes."""
     config, shape = resolve("extractor", classifier.extractor), _shape(stream)
+    assert isinstance(config, ProjectedConfig)
     size = _member_size(config, shape)
     seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
     paths = {
-        store.path(config, shape, seed, images): size * len(images)
+        store.path(config, shape, seed, images): size * len(images) * config.bits // 8
         for images in (stream.dataset.train, stream.dataset.test)
         for seed in seeds
     }
@@ -171,7 +173,7 @@ def cache_features(method: Method, stream: Stream, store: FeatureStore, report: 
 def features_of(
     classifier: CircleClassifier, images: ImageSet, store: FeatureStore, report: Callable[[int, int], None]
 ) -> tuple[list[list[np.ndarray]], float]:
-    """Features of all images of a set: for each group, for each member, int8 [N, size]; and what they once took."""
+    """Features of all images of a set: for each group, for each member, integers [N, size]; and what they once took."""
     found = [
         store.group_features(group, images, lambda done: report(done, len(images))) for group in classifier.groups_
     ]

@@ -24,7 +24,7 @@ BATCH = 256
 
 
 class FeatureStore:
-    """A folder of int8 arrays [N, size], one for every member and image set, mapped into memory when read.
+    """A folder of int8 or int16 arrays [N, size], one for every member and image set, mapped into memory when read.
 
     The name of a file is a digest of all that its content depends on: extractor config, image shape, seed, grid rules
     and the data's fingerprint. Files appear when they are complete; a damaged one is made anew.
@@ -37,12 +37,13 @@ class FeatureStore:
     def group_features(
         self, group: Group, images: ImageSet, report: Callable[[int], None] = lambda done: None
     ) -> tuple[list[np.ndarray], float]:
-        """The int8 features [N, size] of each member of a group, and the seconds that it once took to compute them."""
+        """The integer features [N, size] of each member of a group, and the seconds it once took to compute them."""
         if not group.quantise:
             raise CircleError("only quantised features are cached: run without --cache, or with --quantise")
         parts, seconds, start = [], 0.0, 0
         for member in group.members:
-            grid = Grid(group.grid.scale[start : start + member.size], group.grid.offset[start : start + member.size])
+            part = slice(start, start + member.size)
+            grid = Grid(group.grid.scale[part], group.grid.offset[part], group.grid.bits)
             features, took = self._member_features(member, grid, images, report)
             parts.append(features)
             seconds += took
@@ -67,14 +68,16 @@ class FeatureStore:
     ) -> tuple[np.ndarray, float]:
         path = self.path(member.config, member.shape, member.seed, images)
         shape = (len(images), member.size)
-        cached = self._read(path, shape)
+        integers = np.dtype(f"<i{grid.bits // 8}")
+        cached = self._read(path, shape, integers)
         if cached is not None:
             report(len(images))
             return cached
         started = time.perf_counter()
         # Written in order through a plain file: a full disk is an error here, not a fault in mapped memory.
+        header = {"descr": integers.str, "fortran_order": False, "shape": shape}
         with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, {"descr": "|i1", "fortran_order": False, "shape": shape})
+            np.lib.format.write_array_header_1_0(file, header)
             done = 0
             for batch in images.batches(np.arange(len(images)), BATCH):
                 pixels = torch.from_numpy(np.ascontiguousarray(batch)).permute(0, 3, 1, 2).to(torch.float32)
@@ -85,20 +88,20 @@ class FeatureStore:
         # Whoever finds the features must be able to say what they cost.
         with atomic_path(_note(path)) as temporary:
             temporary.write_text(json.dumps({"seconds": time.perf_counter() - started, "images": len(images)}))
-        fresh = self._read(path, shape)
+        fresh = self._read(path, shape, integers)
         if fresh is None:
             raise CircleError(f"{path}: features that were just written cannot be read")
         return fresh
 
     @staticmethod
-    def _read(path: Path, shape: tuple[int, int]) -> tuple[np.ndarray, float] | None:
+    def _read(path: Path, shape: tuple[int, int], integers: np.dtype) -> tuple[np.ndarray, float] | None:
         """The mapped array and its seconds, or None where there is none or not a whole one."""
         try:
             features = np.load(path, mmap_mode="r", allow_pickle=False)
             seconds = float(json.loads(_note(path).read_text())["seconds"])
         except (OSError, ValueError, EOFError, KeyError, TypeError):
             return None
-        return (features, seconds) if features.shape == shape and features.dtype == np.int8 else None
+        return (features, seconds) if features.shape == shape and features.dtype == integers else None
 
 
 def _note(path: Path) -> Path:

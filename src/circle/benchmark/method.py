@@ -107,7 +107,7 @@ class CircleMethod:
         return plain_labels(getattr(self.classifier, "classes_", ()))
 
     def use_features(self, images: ImageSet, features: list[list[np.ndarray]], seconds: float = 0.0) -> None:
-        """Features of all images of a set: for each group, for each member, int8 [N, size]; and what they took."""
+        """Features of all images of a set: for each group, for each member, integers [N, size]; and what they took."""
         self._features[id(images)] = features
         self._seconds[id(images)] = seconds / len(images)
 

@@ -30,7 +30,7 @@ FILE = "selection.json"
 TILE = 1024  # images learned or scored together
 SHARE = 0.2
 
-Features = Sequence[Sequence[np.ndarray]]  # for each group, for each member, int8 [N, size]; may be mapped files
+Features = Sequence[Sequence[np.ndarray]]  # for each group, for each member, integers [N, size]; may be mapped files
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class ModelFlags:
         Literal["crop", "pad", "stretch"] | None, Parameter(help="what to do with images that are not square")
     ] = None
     background: Annotated[int | None, Parameter(help="grey level behind transparent pixels")] = None
-    quantise: Annotated[bool | None, Parameter(help="exact int8 statistics, or float ones for comparison")] = None
+    quantise: Annotated[bool | None, Parameter(help="exact integer statistics, or float ones for comparison")] = None
     extractor: Annotated[ExtractorFlags | None, Parameter(group=_EXTRACTOR)] = None  # pyright: ignore
     head: Annotated[HeadFlags | None, Parameter(group=_HEAD)] = None  # pyright: ignore
 

@@ -51,6 +51,8 @@ class Extractor(nn.Module, ABC):
     minimum_batch: int = 2
     #: Images per call that stay in cache; more are cut into tiles of this many.
     tile: int = 32
+    #: Bits of the grid that the features are rounded to, 8 or 16.
+    bits: int = 8
     #: Whether the seed has a say; members without one would all be the same.
     seeded: bool = True
 

@@ -23,6 +23,7 @@ class LocalContrastConfig(PooledConfig):
     name: ClassVar[str] = "local_contrast"
 
     windows: Literal["box", "gaussian"] = option("gaussian", "windows that tile the map, or smooth ones that overlap")
+    bits: Literal[8, 16] = option(16, "of the grid that features are rounded to: these ones are much alike")
     mirror: bool = option(True, "whether the vectors of an image and of its mirror image are averaged")
     filters: tuple[int, ...] = option((112,), "random filters of each bank; both signs of a response are kept")
     kernels: tuple[int, ...] = option((3,), "side of each bank's filters")

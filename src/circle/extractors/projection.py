@@ -22,6 +22,7 @@ MINIMUM_ROWS = 8  # products of one to three rows take kernels that add in anoth
 class ProjectedConfig(Config):
     """Settings of the first and the last step, which all extractors share."""
 
+    bits: Literal[8, 16] = option(8, "of the grid that features are rounded to: 16 for features that are much alike")
     input_mean: float = option(0.5, "constant subtracted from every pixel")
     input_scale: float = option(0.25, "constant every pixel is then divided by")
     mirror: bool = option(False, "whether the vectors of an image and of its mirror image are averaged")
@@ -78,6 +79,7 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
         """The end of a constructor: ``length`` values per vector, made with ``fixed`` numbers drawn so far."""
         self.projection = output_projection(self.config, length, generator)
         self.size = self.projection.outputs if self.projection else length
+        self.bits = self.config.bits
         self.fixed = fixed
 
     def forward(self, images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
+from circle.second_moment import STRIP
 from circle.statistics import Statistics
 
 
@@ -45,16 +46,23 @@ def class_covariance(statistics: Statistics, label: Hashable, mean: Tensor, coun
 
 
 def shrinkage_intensity(covariance: Tensor, samples: int) -> float:
-    """rho of the oracle approximating shrinkage of a covariance S [D, D] with ``samples`` degrees of freedom n:
+    """rho of the oracle approximating shrinkage of the correlations R of a covariance S [D, D].
 
-        rho = (tr(S^2) + tr(S)^2) / ((n + 1) (tr(S^2) - tr(S)^2 / D)),    at most 1
+    With n = ``samples`` degrees of freedom and R = S_ij / sqrt(S_ii S_jj), whose trace is D:
 
-    the share for which (1 - rho) S + rho tr(S)/D I comes nearest to the true covariance of normal data in mean square
+        rho = (|R|^2 + D^2) / ((n + 1) (|R|^2 - D)),    at most 1,    |R|^2 = sum of all squares
+
+    is the share for which (1 - rho) R + rho I comes nearest to the true correlations of normal data in mean square
     (Chen, Wiesel, Eldar and Hero, 2010, without their terms of order 1/D). It falls as 1/n, and needs nothing but S.
+    Features that never vary have no correlations and do not count.
     """
-    trace = float(covariance.diagonal().sum())
-    square = float(torch.linalg.vector_norm(covariance)) ** 2
-    spread = square - trace**2 / len(covariance)
-    if spread <= 1e-12 * square:
-        return 1.0  # all variances equal and nothing correlated: the target itself
-    return min(1.0, (square + trace**2) / ((samples + 1.0) * spread))
+    variances = covariance.diagonal()
+    weights = torch.where(variances > 0.0, variances.clamp_min(1e-300).rsqrt(), torch.zeros_like(variances))
+    size = int((weights > 0.0).sum())
+    square = 0.0
+    for start in range(0, len(covariance), STRIP):  # a second matrix would double the memory
+        strip = covariance[start : start + STRIP] * weights[start : start + STRIP, None] * weights
+        square += float(strip.square().sum())
+    if square - size <= 1e-9 * size:
+        return 1.0  # nothing is correlated: the target itself
+    return min(1.0, (square + size**2) / ((samples + 1.0) * (square - size)))

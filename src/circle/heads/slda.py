@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from circle import linalg
@@ -19,21 +20,25 @@ from circle.statistics import Statistics
 class SLDAConfig(RidgeConfig):
     """Settings of the SLDA head; the ridge goes to the pooled covariance.
 
-    The rule ``shrinkage`` follows the stream: lambda is ``ridge`` times the mean variance times the intensity rho of
-    :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive. It is a function of the
-    statistics, so the model stays one of what was learned and not of the order.
+    The rule ``shrinkage`` follows the stream: the variance S_jj of every feature grows by ``ridge`` rho S_jj, rho
+    being the intensity of :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive. It is a
+    function of the statistics, so the model stays one of what was learned and not of the order; and of correlations,
+    so the units of the features have no say.
     """
 
     name: ClassVar[str] = "slda"
 
     follows_samples: ClassVar[bool] = True
 
-    def of_covariance(self, covariance: Tensor, samples: int) -> float:
+    def of_covariance(self, covariance: Tensor, samples: int) -> float | Tensor:
         """What is added to the diagonal of a covariance [D, D] estimated with this many degrees of freedom."""
-        added = self.added(float(covariance.diagonal().mean()))
-        if self.ridge_rule == "shrinkage" and float(covariance.diagonal().sum()) > 0.0:
-            return added * shrinkage_intensity(covariance, samples)
-        return added
+        variances = covariance.diagonal()
+        added = self.added(float(variances.mean()))
+        if self.ridge_rule != "shrinkage" or not bool((variances > 0.0).any()):
+            return added
+        # A feature that never varied gets the mean variance: its weight is zero whatever it is divided by.
+        units = torch.where(variances > 0.0, variances, variances.mean())
+        return units * (self.ridge * shrinkage_intensity(covariance, samples))
 
 
 @register("head", SLDAConfig)
