@@ -8,17 +8,23 @@ import pytest
 
 from circle import BiRC2DConfig, CircleClassifier, list_presets
 from circle.errors import CircleError
+from circle.extractors import LocalContrastConfig
 
 
 @pytest.mark.parametrize("name", list_presets())
 def test_every_preset_makes_a_model(name: str) -> None:
     model = CircleClassifier.from_preset(name)
-    assert isinstance(model.extractor, BiRC2DConfig)
+    assert isinstance(model.extractor, (BiRC2DConfig, LocalContrastConfig))
     assert model.groups >= 1
 
 
+def test_the_default_is_the_preset_fast() -> None:
+    model, fast = CircleClassifier(), CircleClassifier.from_preset("fast")
+    assert model.part_settings() == fast.part_settings()
+
+
 def test_changes_on_top() -> None:
-    model = CircleClassifier.from_preset("small", seed=9, extractor__width=7, head__ridge=0.5)
+    model = CircleClassifier.from_preset("reservoir", seed=9, extractor__width=7, head__ridge=0.5)
     assert (model.seed, model.extractor.width, model.head.ridge) == (9, 7, 0.5)  # pyright: ignore
 
 

@@ -18,7 +18,7 @@ from circle.extractors import ParameterCount
 from circle.heads import HeadConfig
 from circle.labels import label_array, plain_labels
 from circle.machinery import Machinery
-from circle.presets import read_preset
+from circle.presets import DEFAULT, read_preset
 from circle.registry import resolve
 from circle.statistics import Statistics, check_room
 from circle.streams.decode import ImageConfig
@@ -35,7 +35,8 @@ class CircleClassifier(ClassifierMixin, Machinery):
     Parameters
     ----------
     extractor, head : str or config
-        A registered name (``"birc2d"``, ``"slda"``) or its config, such as ``BiRC2DConfig(width=60)``.
+        A registered name (``"local_contrast"``, ``"slda"``) or its config, such as ``BiRC2DConfig(width=60)``. The
+        defaults are those of the preset ``fast``.
     groups, members : int
         k heads with m extractors each.
     seed : int
@@ -74,7 +75,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
     def __init__(
         self,
-        extractor: str | Config = "birc2d",
+        extractor: str | Config = "local_contrast",
         head: str | Config = "slda",
         *,
         groups: int = 1,
@@ -100,10 +101,10 @@ class CircleClassifier(ClassifierMixin, Machinery):
         self.device = device
 
     @classmethod
-    def from_preset(cls, preset: str | Path = "small", **changes: Any) -> Self:
+    def from_preset(cls, preset: str | Path = DEFAULT, **changes: Any) -> Self:
         """A classifier with the settings of a preset (a name, or a TOML file), some of them changed.
 
-        Settings of a part are written with two underscores: ``from_preset("small", extractor__width=60)``.
+        Settings of a part are written with two underscores: ``from_preset("fast", head__ridge=10.0)``.
         """
         return cls.from_settings(read_preset(preset), f"preset {preset}").set_params(**changes)
 

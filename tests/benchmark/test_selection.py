@@ -130,7 +130,7 @@ def test_one_group_keeps_its_temperature() -> None:
     chosen = choose_head(fresh(head=SLDAConfig(temperature=3.0)), [[features]], labels)
     assert list(chosen.settings) == ["ridge"]
     assert chosen.head.temperature == 3.0
-    assert len(chosen.trials) == len(SLDAConfig.candidates()["ridge"])
+    assert len(chosen.trials) == len(SLDAConfig().candidates()["ridge"])
 
 
 def test_a_head_without_candidates_and_ties() -> None:

@@ -14,7 +14,7 @@ import pytest
 from circle.benchmark import results
 from circle.cli import run
 
-SMALL = ["--extractor.stem-channels", "3", "--extractor.width", "3", "--extractor.grid", "2"]
+SMALL = ["--preset", "reservoir", "--extractor.stem-channels", "3", "--extractor.width", "3", "--extractor.grid", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_ensembles_share_features(tmp_path: Path, cache: Path, capsys: pytest.Ca
 
 def test_extractors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(study("extractor", tmp_path / "out", "--only", "birc2d", "--groups", "1", "--projection", "linear")) == 0
-    assert "BiRC2D (small), seed 0, T = 5" in capsys.readouterr().out
+    assert "BiRC2D (reservoir), seed 0, T = 5" in capsys.readouterr().out
     (one,) = results.read_runs([tmp_path / "out"])
     assert one.info["config"]["extractor"]["projection"] == "linear"
     assert one.folder == tmp_path / "out" / "digits" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"

@@ -19,7 +19,16 @@ import pytest
 from circle.benchmark import results
 from circle.cli import run
 
-FAST = ["--extractor.stem-channels", "3", "--extractor.width", "3", "--extractor.grid", "2"]
+FAST = [
+    "--extractor.name",
+    "birc2d",
+    "--extractor.stem-channels",
+    "3",
+    "--extractor.width",
+    "3",
+    "--extractor.grid",
+    "2",
+]
 
 
 @pytest.fixture(autouse=True)

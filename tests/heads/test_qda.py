@@ -50,7 +50,7 @@ def test_equals_the_density(sample: Any, scored: Any, shrinkage: float, rule: st
 def test_full_shrinkage_is_slda(sample: Any, scored: Any) -> None:
     values, labels = sample(5, COUNTS, 7)
     quadratic = scored(QDAConfig(ridge=0.1, shrinkage=1.0), values, labels, values)
-    linear = scored(SLDAConfig(ridge=0.1), values, labels, values)
+    linear = scored(SLDAConfig(ridge=0.1, ridge_rule="relative"), values, labels, values)
     assert np.abs((quadratic - quadratic[:, :1]) - (linear - linear[:, :1])).max() < 1e-6
 
 

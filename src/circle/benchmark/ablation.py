@@ -28,7 +28,7 @@ Projection = Literal["linear", "relu"]
 PUBLISHED_FORM = "birc2d_published"
 # Quick ones first, so that a long study has something to show early; others follow.
 EXTRACTOR_ORDER = (
-    *("patch_rnn", "birc2d", "conv_patch_rnn", "scattering", "vgg13", PUBLISHED_FORM),
+    *("local_contrast", "patch_rnn", "birc2d", "conv_patch_rnn", "scattering", "vgg13", PUBLISHED_FORM),
     *("resnet18_bn", "resnet18_ln"),
 )
 # How a folder's name puts what all variants of a study have: "head-k2-m1-d1024-relu-t20".

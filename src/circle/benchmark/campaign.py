@@ -20,6 +20,7 @@ from circle.extractors import ImageShape, build_extractor
 from circle.extractors.projection import ProjectedConfig
 from circle.learner import CircleClassifier
 from circle.memory import available_memory
+from circle.presets import DEFAULT
 from circle.registry import entry, resolve
 from circle.second_moment import STRIP
 from circle.streams.datasets import Dataset, ImageSet
@@ -91,10 +92,14 @@ def _circle_job(
     new_classifier: Callable[[int], CircleClassifier],
 ) -> Job:
     classifier = new_classifier(seed)
+    # Members take consecutive seeds: runs of different seeds share none.
+    classifier.set_params(seed=seed * classifier.groups * classifier.members)
     config = {**classifier.part_settings(), "image": dataset.image.to_dict()}
-    # All presets are BiRC2D with SLDA; whoever asks for other parts wants to tell the runs apart.
-    other = {config["extractor"]["name"], config["head"]["name"]} - {"birc2d", "slda"}
-    label = request.label or ", ".join([f"CIRCLE {request.preset or 'small'}", *sorted(other)])
+    # Whoever asks for other parts than the preset's wants to tell the runs apart.
+    preset = request.preset or DEFAULT
+    own = CircleClassifier.from_preset(preset).part_settings()
+    names = [config[kind]["name"] for kind in ("extractor", "head") if config[kind]["name"] != own[kind]["name"]]
+    label = request.label or ", ".join([f"CIRCLE {preset}", *names])
     plan = _plan(request, CIRCLE, label, tuple(tasks), seed, config)
     return Job(
         plan, _folder(output, dataset, plan), lambda: CircleMethod(classifier.prepare(dataset.image)), classifier

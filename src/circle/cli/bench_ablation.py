@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,11 +23,11 @@ from circle.cli import command_line, console
 from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, stage_bars, summaries
 from circle.cli.flags import ModelFlags
 from circle.errors import CircleError
-from circle.presets import DEFAULT
 from circle.streams.datasets import load_dataset
 from circle.streams.fetching import cache_folder
 
 LOG_WIDTH = 150
+STUDY_PRESET = "reservoir"  # the paper's studies are of BiRC2D, whatever the default model is
 
 
 def ablation(
@@ -92,6 +93,7 @@ def ablation(
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
+    flags = replace(flags, preset=flags.preset or STUDY_PRESET)
     base = base_model(flags, dataset)
     if flags.seed is not None or flags.quantise is False:
         raise CircleError("a study takes its model seeds from --seeds, and quantised features: leave out --seed")
@@ -105,7 +107,7 @@ def ablation(
     elif study == "head":
         made = head_study(base, **sizes, projection=projection)
     else:
-        made = extractor_study(dataset, base, flags.preset or DEFAULT, **sizes, projection=projection)
+        made = extractor_study(dataset, base, str(flags.preset), **sizes, projection=projection)
         made = with_file(made, variants) if variants else made
     request = StudyRequest(
         made.only(only) if only else made,

@@ -75,7 +75,7 @@ HeadFlags = _part_flags("head", list_heads())
 class ModelFlags:
     """Settings of a new model; an existing one keeps its own."""
 
-    preset: Annotated[str | None, Parameter(help="a named preset, or a TOML file (default small)")] = None
+    preset: Annotated[str | None, Parameter(help="a named preset, or a TOML file (default fast)")] = None
     groups: Annotated[int | None, Parameter(help="k: heads whose probabilities are averaged")] = None
     members: Annotated[int | None, Parameter(help="m: extractors side by side for each head")] = None
     seed: Annotated[int | None, Parameter(help="seed of the first extractor")] = None

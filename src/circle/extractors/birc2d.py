@@ -22,7 +22,7 @@ from circle.registry import register
 class BiRC2DConfig(StemConfig, ReservoirConfig, PooledConfig):
     """Settings of BiRC2D; where the paper leaves a choice open, both readings are here.
 
-    The defaults are those of the preset ``small``; the published ones are in the preset ``paper``.
+    The preset ``reservoir`` has what served best here; the published values are in the preset ``paper``.
     """
 
     name: ClassVar[str] = "birc2d"

@@ -25,11 +25,11 @@ class LocalContrastConfig(PooledConfig):
     windows: Literal["box", "gaussian"] = option("gaussian", "windows that tile the map, or smooth ones that overlap")
     bits: Literal[8, 16] = option(16, "of the grid that features are rounded to: these ones are much alike")
     mirror: bool = option(True, "whether the vectors of an image and of its mirror image are averaged")
-    filters: tuple[int, ...] = option((112,), "random filters of each bank; both signs of a response are kept")
+    filters: tuple[int, ...] = option((56,), "random filters of each bank; both signs of a response are kept")
     kernels: tuple[int, ...] = option((3,), "side of each bank's filters")
     reductions: tuple[int, ...] = option((1,), "how many times smaller the image is made for each bank")
     grey_share: float = option(0.5, "share of a bank's filters that weigh all colours alike")
-    colours: int = option(16, "random functions of a pixel's colour alone, pooled beside the filters' responses")
+    colours: int = option(8, "random functions of a pixel's colour alone, pooled beside the filters' responses")
     colour_offset: float = option(1.0, "largest constant in a function of colour")
     contrast_epsilon: float = option(0.05, "added to a patch's variance")
 

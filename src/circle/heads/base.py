@@ -45,8 +45,7 @@ class HeadConfig(Config):
         """Learned numbers in the materialised head, biases aside."""
         return classes * size
 
-    @classmethod
-    def candidates(cls) -> dict[str, tuple[float, ...]]:
+    def candidates(self) -> dict[str, tuple[float, ...]]:
         """Settings that decide accuracy, with values worth trying on a validation split."""
         return {}
 
@@ -81,8 +80,9 @@ class RidgeConfig(HeadConfig):
             return max(1.0, self.ridge)
         return self.ridge * (1.0 if self.ridge_rule == "absolute" else mean_diagonal)
 
-    @classmethod
-    def candidates(cls) -> dict[str, tuple[float, ...]]:
+    def candidates(self) -> dict[str, tuple[float, ...]]:
+        if self.ridge_rule == "shrinkage":
+            return {"ridge": (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)}
         return {"ridge": (1e-5, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)}
 
 

@@ -34,8 +34,7 @@ class MahalanobisConfig(QuadraticConfig):
         self.require(self.shrink_off_diagonal >= 0, "shrink_off_diagonal", "zero or a positive number")
         self.require(self.shrink_rounds >= 0, "shrink_rounds", "0 or more")
 
-    @classmethod
-    def candidates(cls) -> dict[str, tuple[float, ...]]:
+    def candidates(self) -> dict[str, tuple[float, ...]]:
         return {"shrink_diagonal": (0.1, 1.0, 3.0, 10.0, 30.0), "shrink_off_diagonal": (0.0, 1.0)}
 
     @classmethod

@@ -26,8 +26,7 @@ class QDAConfig(QuadraticConfig, RidgeConfig):
         super().check()
         self.require(0 <= self.shrinkage <= 1, "shrinkage", "0 to 1")
 
-    @classmethod
-    def candidates(cls) -> dict[str, tuple[float, ...]]:
+    def candidates(self) -> dict[str, tuple[float, ...]]:
         # rho = 1 would be SLDA.
         return {"ridge": (1e-4, 1e-3, 1e-2, 1e-1), "shrinkage": (0.5, 0.7, 0.85, 0.95)}
 

@@ -26,8 +26,7 @@ class RidgeHeadConfig(RidgeConfig):
     intercept: bool = option(False, "whether a constant that is not penalised is fitted, too")
     temperature: float = option(0.1, "scores, which aim at 0 and 1, are divided by it before the softmax")
 
-    @classmethod
-    def candidates(cls) -> dict[str, tuple[float, ...]]:
+    def candidates(self) -> dict[str, tuple[float, ...]]:
         return {**super().candidates(), "intercept": (False, True)}
 
     @classmethod

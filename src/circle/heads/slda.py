@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from circle import linalg
+from circle.config import option
 from circle.heads.base import Head, RidgeConfig
 from circle.heads.covariance import class_means, log_priors, pooled_covariance, shrinkage_intensity
 from circle.heads.scores import LinearScores
@@ -29,6 +30,11 @@ class SLDAConfig(RidgeConfig):
     name: ClassVar[str] = "slda"
 
     follows_samples: ClassVar[bool] = True
+
+    ridge: float = option(3.0, "lambda, added to the diagonal of the matrix that is solved")
+    ridge_rule: Literal["relative", "absolute", "shrinkage"] = option(
+        "shrinkage", "lambda is a multiple of the mean diagonal, a number of its own, or (SLDA) falls with samples"
+    )
 
     def of_covariance(self, covariance: Tensor, samples: int) -> float | Tensor:
         """What is added to the diagonal of a covariance [D, D] estimated with this many degrees of freedom."""

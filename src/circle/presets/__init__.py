@@ -10,7 +10,7 @@ from typing import Any
 from circle.config import check_names
 from circle.errors import CircleError
 
-DEFAULT = "small"
+DEFAULT = "fast"
 
 
 def list_presets() -> list[str]:
