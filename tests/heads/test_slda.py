@@ -63,14 +63,14 @@ def test_no_structure_is_shrunk_all_the_way() -> None:
 
 
 def test_the_ridge_falls_as_samples_arrive(sample: Any, posterior: Any) -> None:
-    """Equal to scikit-learn's LDA with every variance raised by the share ridge x rho."""
+    """Equal to scikit-learn's LDA with every variance raised by the share ridge rho (1 + 500 C / N)."""
     shares = []
     for count in (20, 200, 2000):
         values, labels = sample(1, [count, count], 7)
         queries = sample(2, [5, 5], 7)[0]
         centred = values - np.stack([values[labels == c].mean(0) for c in range(2)])[labels]
         pooled = centred.T @ centred / (2 * count - 2)
-        shares.append(4.0 * shrinkage_intensity(torch.from_numpy(pooled), 2 * count - 2))
+        shares.append(4.0 * shrinkage_intensity(torch.from_numpy(pooled), 2 * count - 2) * (1 + 500 / count))
         raised = pooled + np.diag(np.diag(pooled)) * shares[-1]
         reference = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_Given(raised))
         expected = reference.fit(values.astype(np.float64), labels).predict_proba(queries.astype(np.float64))

@@ -16,27 +16,33 @@ from circle.heads.scores import LinearScores
 from circle.registry import register
 from circle.statistics import Statistics
 
+MANY = 500  # samples a class at which the noise of its mean asks for as much ridge as that of the covariance
+
 
 @dataclass(frozen=True)
 class SLDAConfig(RidgeConfig):
     """Settings of the SLDA head; the ridge goes to the pooled covariance.
 
-    The rule ``shrinkage`` follows the stream: the variance S_jj of every feature grows by ``ridge`` rho S_jj, rho
-    being the intensity of :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive. It is a
-    function of the statistics, so the model stays one of what was learned and not of the order; and of correlations,
-    so the units of the features have no say.
+    The rule ``shrinkage`` follows the stream: the variance S_jj of every feature grows by
+
+        lambda_j = ridge rho (1 + 500 C / N) S_jj
+
+    rho being the intensity of :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive, and
+    the factor one for the noise of the class means, which matters where classes have few samples. It is a function of
+    the statistics, so the model stays one of what was learned and not of the order; and of correlations, so the units
+    of the features have no say.
     """
 
     name: ClassVar[str] = "slda"
 
     follows_samples: ClassVar[bool] = True
 
-    ridge: float = option(3.0, "lambda, added to the diagonal of the matrix that is solved")
+    ridge: float = option(1.5, "lambda, added to the diagonal of the matrix that is solved")
     ridge_rule: Literal["relative", "absolute", "shrinkage"] = option(
         "shrinkage", "lambda is a multiple of the mean diagonal, a number of its own, or (SLDA) falls with samples"
     )
 
-    def of_covariance(self, covariance: Tensor, samples: int) -> float | Tensor:
+    def of_covariance(self, covariance: Tensor, samples: int, per_class: float) -> float | Tensor:
         """What is added to the diagonal of a covariance [D, D] estimated with this many degrees of freedom."""
         variances = covariance.diagonal()
         added = self.added(float(variances.mean()))
@@ -44,7 +50,7 @@ class SLDAConfig(RidgeConfig):
             return added
         # A feature that never varied gets the mean variance: its weight is zero whatever it is divided by.
         units = torch.where(variances > 0.0, variances, variances.mean())
-        return units * (self.ridge * shrinkage_intensity(covariance, samples))
+        return units * (self.ridge * shrinkage_intensity(covariance, samples) * (1.0 + MANY / per_class))
 
 
 @register("head", SLDAConfig)
@@ -64,7 +70,8 @@ class SLDA(Head):
     def materialise(self, statistics: Statistics) -> LinearScores:
         means = class_means(statistics)
         covariance = pooled_covariance(statistics, means)
-        covariance.diagonal().add_(self.config.of_covariance(covariance, statistics.degrees_of_freedom))
+        per_class = statistics.samples / len(means)
+        covariance.diagonal().add_(self.config.of_covariance(covariance, statistics.degrees_of_freedom, per_class))
         weight = linalg.cholesky(covariance).solve(means.T).T
         bias = log_priors(statistics) - (means * weight).sum(1) / 2
         return LinearScores(weight.contiguous(), bias)
