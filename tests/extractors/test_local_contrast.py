@@ -41,7 +41,8 @@ def by_the_book(extractor: LocalContrast, image: torch.Tensor) -> torch.Tensor:
                 maps[row, column] = (filters * patch).sum((1, 2, 3)) / (variance + config.contrast_epsilon).sqrt()
         responses.append((maps, extractor.get_buffer(f"windows_{bank}")))
     if config.colours:
-        colours = x.permute(1, 2, 0) @ extractor.get_buffer("colour_directions")
+        small = reduced(x[None], min(config.reductions, default=1))[0]
+        colours = small.permute(1, 2, 0) @ extractor.get_buffer("colour_directions")
         colours += extractor.get_buffer("colour_offsets")
         responses.append((colours, extractor.get_buffer("colour_windows")))
     parts = []
@@ -60,6 +61,7 @@ def by_the_book(extractor: LocalContrast, image: torch.Tensor) -> torch.Tensor:
     [
         {},
         {"filters": (4, 3), "kernels": (3, 5), "reductions": (1, 2)},
+        {"filters": (2, 2), "kernels": (3, 3), "reductions": (2, 3)},
         {"kernels": (2,), "windows": "box", "moments": ("square",), "power": 0.7},
         {"colours": 0, "grey_share": 1.0},
     ],

@@ -29,9 +29,14 @@ class LocalContrastConfig(PooledConfig):
     kernels: tuple[int, ...] = option((3,), "side of each bank's filters")
     reductions: tuple[int, ...] = option((1,), "how many times smaller the image is made for each bank")
     grey_share: float = option(0.5, "share of a bank's filters that weigh all colours alike")
-    colours: int = option(8, "random functions of a pixel's colour alone, pooled beside the filters' responses")
+    colours: int = option(8, "random functions of a pixel's colour alone, on the image of the finest bank")
     colour_offset: float = option(1.0, "largest constant in a function of colour")
     contrast_epsilon: float = option(0.05, "added to a patch's variance")
+
+    @property
+    def finest(self) -> int:
+        """The smallest reduction: that of the image whose colours are taken."""
+        return min(self.reductions, default=1)
 
     def check(self) -> None:
         super().check()
@@ -84,7 +89,9 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             offsets = torch.empty(config.colours).uniform_(-1.0, 1.0, generator=generator) * config.colour_offset
             frozen(self, "colour_directions", directions.T.contiguous())
             frozen(self, "colour_offsets", offsets)
-            frozen(self, "colour_windows", config.window_matrix(shape.height, shape.width))
+            finest = config.finest
+            height, width = -(-shape.height // finest), -(-shape.width // finest)
+            frozen(self, "colour_windows", config.window_matrix(height, width))
             fixed += directions.numel() + offsets.numel()
             maps += 2 * config.colours
         self.finish(config.grid**2 * len(config.moments) * maps, fixed, generator)
@@ -97,7 +104,8 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             responses = self._responses(smaller, self.get_buffer(f"weight_{bank}"), kernel)
             parts += self._pooled(responses, self.get_buffer(f"windows_{bank}"))
         if self.config.colours:
-            pixels = images.permute(0, 2, 3, 1).reshape(len(images), -1, images.shape[1])
+            smaller = reduced(images, self.config.finest)
+            pixels = smaller.permute(0, 2, 3, 1).reshape(len(images), -1, images.shape[1])
             colours = pixels @ self.get_buffer("colour_directions") + self.get_buffer("colour_offsets")
             parts += self._pooled(colours, self.get_buffer("colour_windows"))
         return signed_power(torch.cat(parts, 1), self.config.power)
