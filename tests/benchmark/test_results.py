@@ -10,6 +10,7 @@ import pytest
 
 from circle.benchmark import results
 from circle.benchmark.results import Row, Run
+from circle.cli.bench_runs import summaries
 from circle.errors import CircleError
 
 INFO = {"class_order": list("abcd"), "test_images": [10, 10, 20, 20], "label": "X", "tasks": ["2", "4"], "seed": 0}
@@ -55,6 +56,9 @@ def test_what_a_stopped_run_reached(tmp_path: Path) -> None:
     assert np.array_equal(run.record("2").correct, [[8, 9]])
     with pytest.raises(CircleError, match="no rows for 1 tasks"):
         run.record("1")
+    assert [split for split in ("1", "2", "4") if run.reached(split)] == ["2", "4"]
+    earlier = results.read_run(write(tmp_path / "s", ROWS[:1]))
+    assert [line.split(":")[0] for line in summaries(earlier)] == ["X, seed 0, T = 4"]
 
 
 def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:

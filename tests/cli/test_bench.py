@@ -20,8 +20,8 @@ from circle.benchmark import results
 from circle.cli import run
 
 FAST = [
-    "--extractor.name",
-    "birc2d",
+    "--preset",
+    "reservoir",
     "--extractor.stem-channels",
     "3",
     "--extractor.width",
@@ -45,7 +45,7 @@ def test_several_splits_methods_and_seeds(tmp_path: Path, cache: Path, capsys: p
     arguments = bench(tmp_path / "out", "--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1", *FAST)
     assert run([*arguments, "--method", "circle", "finetune"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("CIRCLE small, seed 0, T = ") == 4
+    assert printed.count("CIRCLE reservoir, seed 0, T = ") == 4
     assert printed.count("finetune, seed 1, T = ") == 4
     runs = results.read_runs([tmp_path / "out"])
     assert len(runs) == 2 + 2 * 4
@@ -160,7 +160,7 @@ def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
     html = (tmp_path / "report" / "report.html").read_text()
     (one, _) = results.read_runs([tmp_path / "out"])
-    assert "CIRCLE small" in html
+    assert "CIRCLE reservoir" in html
     assert f"{100 * one.record('5').final_accuracy:.1f}"[:3] in html
     assert run(["bench", "report", str(tmp_path / "nowhere")]) == 1
     assert "no such folder of results" in capsys.readouterr().err

@@ -21,8 +21,8 @@ from circle import CircleClassifier, checkpoint
 from circle.cli import run
 
 FAST = [
-    "--extractor.name",
-    "birc2d",
+    "--preset",
+    "reservoir",
     "--extractor.stem-channels",
     "4",
     "--extractor.width",
@@ -143,10 +143,7 @@ def test_flags_and_presets(tmp_path: Path, data: Path, capsys: pytest.CaptureFix
         "--seed",
         "7",
     ]
-    assert (
-        run(["learn", str(model), str(data), "--preset", "small", *FAST, *flags, "--extractor.patch-sizes", "2", "4"])
-        == 0
-    )
+    assert run(["learn", str(model), str(data), *FAST, *flags, "--extractor.patch-sizes", "2", "4"]) == 0
     loaded = CircleClassifier.load(model)
     assert (loaded.groups, loaded.members, loaded.seed, loaded.head.ridge) == (2, 1, 7, 0.5)  # pyright: ignore
     assert loaded.extractor.patch_sizes == (2, 4)  # pyright: ignore
@@ -456,7 +453,8 @@ def test_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert words in fails(arguments, capsys, code=2)
     assert "at least 1" in fails(["predict", model, "x", "--top", "0"], capsys)
     assert "leak = 3.0: expected above 0" in fails(
-        ["learn", model.with_name("n"), model.parent / "data", "--extractor.leak", "3"], capsys
+        ["learn", model.with_name("n"), model.parent / "data", "--extractor.name", "birc2d", "--extractor.leak", "3"],
+        capsys,
     )
 
 

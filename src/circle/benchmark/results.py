@@ -61,6 +61,11 @@ class Run:
     def complete(self) -> bool:
         return bool(self.rows) and self.rows[-1].classes_seen == len(self.info["class_order"])
 
+    def reached(self, tasks: str) -> bool:
+        """Whether the first task of a split is done: the splits of one pass end their tasks at different times."""
+        first = task_sizes(tasks, len(self.info["class_order"]))[0]
+        return any(row.classes_seen == first for row in self.rows)
+
     def record(self, tasks: str) -> StreamRecord:
         """Counts at the ends of the tasks of one split; a run that was stopped gives the tasks it reached."""
         sizes = task_sizes(tasks, len(self.info["class_order"]))

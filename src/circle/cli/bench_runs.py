@@ -122,7 +122,7 @@ def run_job(
 
 def summaries(run: Run) -> list[str]:
     """A line for every split of a run that has got anywhere."""
-    return [_summary(run, split) for split in run.info["tasks"]] if run.rows else []
+    return [_summary(run, split) for split in run.info["tasks"] if run.reached(split)]
 
 
 def _summary(run: Run, split: str) -> str:

@@ -127,8 +127,11 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
     def _pooled(self, responses: Tensor, windows: Tensor) -> list[Tensor]:
         """Responses [B, H W, J] -> for each sign, moments x windows x J values."""
         count = len(responses)
-        signs = [responses.clamp_min(0.0), responses.neg_().clamp_min_(0.0)]
-        return [pool(part.view(count, -1, 1, part.shape[-1]), windows, self.config.moments) for part in signs]
+        parts = []
+        for part in (responses.clamp_min(0.0), responses.neg_().clamp_min_(0.0)):
+            maps = part.view(count, -1, 1, part.shape[-1])
+            parts.append(pool(maps, windows, self.config.moments, overwrite=True))
+        return parts
 
 
 def separable_filters(count: int, channels: int, kernel: int, grey_share: float, generator: torch.Generator) -> Tensor:
