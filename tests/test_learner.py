@@ -273,8 +273,8 @@ def test_settings_are_checked(tiny: Any, stream: Stream) -> None:
     ]:
         with pytest.raises(CircleError, match=words):
             tiny(**changes).fit(*stream)
-    with pytest.raises(CircleError, match="did you mean 'width'"):
-        CircleClassifier().set_params(extractor__widht=3)
+    with pytest.raises(CircleError, match="did you mean 'filters'"):
+        CircleClassifier().set_params(extractor__filtres=3)
 
 
 # -- files ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,18 @@ from circle.streams.sources import open_source
 from circle.teaching import Lesson, teach
 
 KILLS = 24
-FAST = ["--extractor.stem-channels", "4", "--extractor.width", "4", "--extractor.grid", "2", "--image-size", "16"]
+FAST = [
+    "--preset",
+    "reservoir",
+    "--extractor.stem-channels",
+    "4",
+    "--extractor.width",
+    "4",
+    "--extractor.grid",
+    "2",
+    "--image-size",
+    "16",
+]
 
 # Imports once and forks for every run, so that a run starts at once and a kill falls on its work, not on imports.
 # It waits for a second line before it collects the child, whose number therefore cannot be given to another process.

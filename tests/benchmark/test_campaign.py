@@ -38,7 +38,7 @@ def test_circle_does_all_splits_in_one_run_and_others_one_each(tmp_path: Path) -
     assert len({job.folder for job in made}) == 6
     method = made[0].build()
     assert isinstance(method, CircleMethod)
-    assert method.classifier.seed == 3
+    assert method.classifier.seed == 3 * 2 * 3, "no two seeds share a member"
     assert made[0].plan.config["extractor"]["width"] == 2
     assert made[0].plan.config["image"]["channels"] == 1
     with pytest.raises(CircleError, match="expected one of 1, 2, 5, 10"):
@@ -52,9 +52,9 @@ def test_labels_name_parts_that_are_not_the_preset(tmp_path: Path) -> None:
         )
         return job.plan.label
 
-    assert label() == "CIRCLE small"
-    assert label(head="qda") == "CIRCLE small, qda"
-    assert label(extractor="scattering", head="ncm") == "CIRCLE small, ncm, scattering"
+    assert label() == "CIRCLE fast"
+    assert label(head="qda") == "CIRCLE fast, qda"
+    assert label(extractor="scattering", head="ncm") == "CIRCLE fast, scattering, ncm"
 
 
 def test_odd_labels_make_plain_folder_names(tmp_path: Path) -> None:

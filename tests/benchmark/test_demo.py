@@ -26,7 +26,7 @@ def a_quarter() -> DigitsSplit:
 
 
 def narrow(preset: str, **changes: object) -> CircleClassifier:
-    return CircleClassifier.from_preset(preset, members=1, extractor__width=10, **changes)
+    return CircleClassifier.from_preset(preset, members=1, extractor__filters=(10,), **changes)
 
 
 class NarrowClassifier:

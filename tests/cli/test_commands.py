@@ -21,16 +21,8 @@ from circle import CircleClassifier, checkpoint
 from circle.cli import run
 
 FAST = [
-    "--preset",
-    "reservoir",
-    "--extractor.stem-channels",
-    "4",
-    "--extractor.width",
-    "4",
-    "--extractor.grid",
-    "2",
-    "--image-size",
-    "16",
+    *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4", "--extractor.grid", "2"),
+    *("--extractor.bits", "8", "--image-size", "16"),
 ]
 COLOURS = {"blue": (40, 60, 200), "green": (40, 180, 60), "red": (210, 50, 40)}
 
@@ -121,7 +113,12 @@ def test_python_and_the_command_agree(model: Path, data: Path) -> None:
     loaded = CircleClassifier.load(model)
     files = sorted(data.rglob("*.png"))
     own = CircleClassifier.from_preset(
-        "reservoir", extractor__stem_channels=(4,), extractor__width=4, extractor__grid=2, image_size=16
+        "reservoir",
+        extractor__stem_channels=(4,),
+        extractor__width=4,
+        extractor__grid=2,
+        extractor__bits=8,
+        image_size=16,
     )
     own.fit([Image.open(path) for path in files], [path.parent.name for path in files])
     assert own.statistics_ == loaded.statistics_
