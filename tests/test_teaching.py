@@ -23,16 +23,8 @@ from circle.teaching import Lesson, teach
 
 KILLS = 24
 FAST = [
-    "--preset",
-    "reservoir",
-    "--extractor.stem-channels",
-    "4",
-    "--extractor.width",
-    "4",
-    "--extractor.grid",
-    "2",
-    "--image-size",
-    "16",
+    *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4"),
+    *("--extractor.grid", "2", "--image-size", "16"),
 ]
 
 # Imports once and forks for every run, so that a run starts at once and a kill falls on its work, not on imports.

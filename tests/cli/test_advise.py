@@ -13,16 +13,8 @@ from PIL import Image
 from circle.cli import run
 
 FAST = [
-    "--extractor.name",
-    "birc2d",
-    "--extractor.stem-channels",
-    "4",
-    "--extractor.width",
-    "4",
-    "--extractor.grid",
-    "2",
-    "--image-size",
-    "16",
+    *("--extractor.name", "birc2d", "--extractor.stem-channels", "4", "--extractor.width", "4"),
+    *("--extractor.grid", "2", "--image-size", "16"),
 ]
 SMALL = ["--budget", "4", "--partitions", "2", *FAST]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from circle.errors import CircleError
-from circle.extractors import ImageShape, LocalContrastConfig, build_extractor, pink_noise
-from circle.extractors.projection import RandomProjection, RandomSelection
+from circle.extractors.projection import RandomProjection
 
 
 def projection(inputs: int, outputs: int, **options: object) -> RandomProjection:
@@ -46,27 +44,3 @@ def test_the_number_of_rows_does_not_matter(fan_in: int) -> None:
     together = layer(values)
     for rows in (1, 2, 3, 7, 8, 9):
         assert torch.equal(layer(values[:rows]), together[:rows])
-
-
-def test_selection_keeps_some_values() -> None:
-    layer = RandomSelection(50, 20, torch.Generator().manual_seed(0))
-    values = torch.arange(50.0).expand(3, 50)
-    kept = layer(values)
-    assert kept.shape == (3, 20)
-    assert len(set(kept[0].tolist())) == 20
-    assert kept[0].tolist() == sorted(kept[0].tolist())
-
-
-def test_selection_of_more_than_there_is() -> None:
-    with pytest.raises(CircleError, match="at most the 5 values"):
-        RandomSelection(5, 6, torch.Generator())
-
-
-def test_selection_by_config() -> None:
-    config = LocalContrastConfig(filters=(4,), colours=0, grid=2)
-    whole = build_extractor(config, ImageShape(3, 8, 8), 0)
-    some = build_extractor(config.replace(projection="select", projection_size=10), ImageShape(3, 8, 8), 0)
-    images = pink_noise(3, ImageShape(3, 8, 8)).float()
-    columns = whole.features(images).T.tolist()
-    assert some.size == 10
-    assert all(column in columns for column in some.features(images).T.tolist())

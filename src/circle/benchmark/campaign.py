@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from circle.benchmark.protocol import task_sizes
 from circle.benchmark.runner import Plan, Stream
 from circle.config import Config
 from circle.errors import CircleError
-from circle.extractors import ImageShape, build_extractor
-from circle.extractors.projection import ProjectedConfig
+from circle.extractors import Extractor, ImageShape, build_extractor
 from circle.learner import CircleClassifier
 from circle.memory import available_memory
 from circle.presets import DEFAULT
@@ -125,7 +124,7 @@ def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
 def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it."""
     classes = len(stream.order)
-    head = classifier.members * _member_size(resolve("extractor", classifier.extractor), _shape(stream))
+    head = classifier.members * _member(resolve("extractor", classifier.extractor), _shape(stream)).size
     statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
     if getattr(resolve("head", classifier.head), "class_moments", False):
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
@@ -141,11 +140,10 @@ def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore |
 def missing_features(classifier: CircleClassifier, stream: Stream, store: FeatureStore) -> dict[Path, int]:
     """Files of features that a run will have to make, and their bytes."""
     config, shape = resolve("extractor", classifier.extractor), _shape(stream)
-    assert isinstance(config, ProjectedConfig)
-    size = _member_size(config, shape)
+    member = _member(config, shape)
     seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
     paths = {
-        store.path(config, shape, seed, images): size * len(images) * config.bits // 8
+        store.path(config, shape, seed, images): len(images) * member.size * member.bits // 8
         for images in (stream.dataset.train, stream.dataset.test)
         for seed in seeds
     }
@@ -157,10 +155,10 @@ def _shape(stream: Stream) -> ImageShape:
     return ImageShape(image.channels, image.height, image.width)
 
 
-@cache
-def _member_size(config: Config, shape: ImageShape) -> int:
-    """Values that an extractor gives, found by building one: the seed makes no difference."""
-    return build_extractor(config, shape, 0).size
+@lru_cache(maxsize=1)  # it may hold large weights
+def _member(config: Config, shape: ImageShape) -> Extractor:
+    """An extractor to ask for its size and bits: the seed makes no difference to them."""
+    return build_extractor(config, shape, 0)
 
 
 Report = Callable[[str, int, int], None]  # told what is extracted, how many images are done, and of how many

@@ -20,9 +20,9 @@ FINER = {8: 1.0, 16: 128.0}
 class Grid:
     """q = clamp(round((z - offset) / scale), -L, L), value by value; scale and offset are float32 [size].
 
-    L is 127 with 8 bits, 32,767 with 16. Rounding to 8 bits is noise of a few thousandths of a feature's variance. A
-    head that tells classes apart by small differences of large, similar features sees it: the strongly overlapping
-    windows of ``local_contrast`` lose 1.7 points of accuracy, other features a third of a point or less.
+    L is 127 with 8 bits, 32,767 with 16. Rounding to 8 bits is noise of about a thousandth of a feature's variance
+    over the noise images. A head that tells classes apart by small differences of large, similar features sees it: the
+    strongly overlapping windows of ``local_contrast`` lost 1.7 points of accuracy.
     """
 
     scale: Tensor

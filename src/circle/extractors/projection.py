@@ -26,9 +26,7 @@ class ProjectedConfig(Config):
     input_mean: float = option(0.5, "constant subtracted from every pixel")
     input_scale: float = option(0.25, "constant every pixel is then divided by")
     mirror: bool = option(False, "whether the vectors of an image and of its mirror image are averaged")
-    projection: Literal["none", "linear", "relu", "select"] = option(
-        "none", "final random projection, with or without a ReLU, or a random choice of values that are kept"
-    )
+    projection: Literal["none", "linear", "relu"] = option("none", "final random projection, with or without a ReLU")
     projection_size: int = option(1100, "length of the projected vector")
     projection_fan_in: int = option(0, "values that an output of a sparse projection adds up; 0 = dense")
 
@@ -41,14 +39,10 @@ class ProjectedConfig(Config):
 Settings = TypeVar("Settings", bound=ProjectedConfig)
 
 
-def output_projection(
-    config: ProjectedConfig, inputs: int, generator: torch.Generator
-) -> RandomProjection | RandomSelection | None:
+def output_projection(config: ProjectedConfig, inputs: int, generator: torch.Generator) -> RandomProjection | None:
     """The projection of ``inputs`` values that a config asks for, if it asks for one."""
     if config.projection == "none":
         return None
-    if config.projection == "select":
-        return RandomSelection(inputs, config.projection_size, generator)
     return RandomProjection(
         inputs,
         config.projection_size,
@@ -68,7 +62,7 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
     """
 
     config: Settings
-    projection: RandomProjection | RandomSelection | None
+    projection: RandomProjection | None
     fixed: int
 
     @abstractmethod
@@ -92,27 +86,6 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
 
     def parameter_count(self) -> ParameterCount:
         return ParameterCount(fixed=self.fixed, generated=self.projection.generated if self.projection else 0)
-
-
-class RandomSelection(nn.Module):
-    """Keeps ``outputs`` of the values, drawn without replacement, in their order.
-
-    At equal length, some of the values of many filters know more than all values of a few.
-    """
-
-    index: Tensor  # [outputs], ascending
-    generated = 0  # nothing is computed with; the choice is part of the drawing
-
-    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        if outputs > inputs:
-            raise CircleError(f"projection_size = {outputs}: expected at most the {inputs} values there are to select")
-        self.inputs, self.outputs = inputs, outputs
-        frozen(self, "index", torch.randperm(inputs, generator=generator)[:outputs].sort().values)
-
-    def forward(self, values: Tensor) -> Tensor:
-        """[B, inputs] -> [B, outputs]."""
-        return values.index_select(1, self.index)
 
 
 class RandomProjection(nn.Module):
