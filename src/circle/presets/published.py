@@ -13,14 +13,15 @@ from importlib import resources
 from typing import Any
 
 from circle.errors import CircleError
+from circle.extractors.reservoir import DIRECTIONS
 from circle.presets import read_preset
 
 # Names as the paper writes them, and the side of the images that the paper feeds to the networks.
 DATASETS = {"cifar100": "CIFAR-100", "tinyimagenet": "TinyImageNet", "imagenet_subset": "ImageNet-Subset"}
 IMAGE_SIZES = {"cifar100": 32, "tinyimagenet": 64, "imagenet_subset": 224}
 
-# The paper's name of a setting, and ours. The reservoirs' internal dimension counts the units of all four directions
-# at a location (``width_of = "location"``); all published ones are multiples of four, so nothing is rounded.
+# The paper's name of a setting, and ours. The reservoirs' internal dimension is read as the units of all directions and
+# patch sizes together (``width_of = "model"``); where that does not come out even, as those of each patch size.
 _MODEL_NAMES = {"head_ensemble_size": "groups", "feature_ensemble_size": "members"}
 _EXTRACTOR_NAMES = {
     "cnn_stem_channels": "stem_channels",
@@ -77,6 +78,9 @@ def circle_preset(dataset: str, tasks: int | str) -> dict[str, Any]:
             settings["extractor"][_EXTRACTOR_NAMES[name]] = value
         elif name not in NOT_USED:
             raise CircleError(f"published setting {name!r} of CIRCLE has no translation")
+    extractor = settings["extractor"]
+    if extractor["width"] % (DIRECTIONS * len(extractor["patch_sizes"])):
+        extractor["width_of"] = "location"
     settings["image_size"] = IMAGE_SIZES[dataset]
     members = settings["groups"] * settings["members"]
     settings["description"] = (
