@@ -11,8 +11,8 @@ import pytest
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.presets import list_presets, read_preset
-from circle.presets.published import DATASETS, NOT_USED, circle_preset, published_settings
-from circle.registry import resolve
+from circle.presets.published import DATASETS, NOT_USED, circle_preset, published_settings, rival_settings
+from circle.registry import entry, resolve
 
 TABLE = Path(__file__).parents[2] / "shared" / "paper" / "hyperparameters.yaml"
 TASKS = (10, 20, 50, 100)
@@ -129,3 +129,34 @@ def test_absent_settings(dataset: str, tasks: int | str, method: str, message: s
 def test_the_folder_of_the_paper_is_no_preset_itself() -> None:
     assert {"paper", "small"} <= set(list_presets())
     assert not set(DATASETS) & set(list_presets())
+
+
+@pytest.mark.parametrize("method", ["lwf", "acil", "dsal", "fecam", "fetril"])
+def test_rivals_take_their_published_settings(method: str) -> None:
+    """Every value that the paper states for a rival arrives in its config, or is known to change nothing."""
+    config = entry("method", method).config
+    names, inert = config.published_names, config.inert  # pyright: ignore[reportAttributeAccessIssue]
+    for dataset in DATASETS:
+        for tasks in TASKS:
+            made = config(**rival_settings(dataset, tasks, method))
+            for name, value in published_settings(dataset, tasks, method).items():
+                if name not in inert:
+                    own = getattr(made, names.get(name, name))
+                    assert own == (tuple(value) if isinstance(value, list) else value), (dataset, tasks, name)
+
+
+def test_the_data_set_decides_about_the_first_layer() -> None:
+    def network(dataset: str, method: str) -> tuple[int, bool]:
+        made = entry("method", method).config(**rival_settings(dataset, 10, method)).get_params()
+        return made["first_kernel"], made["max_pool"]
+
+    assert network("cifar100", "acil") == network("cifar100", "fecam") == (3, False)
+    assert network("tinyimagenet", "acil") == network("imagenet_subset", "fetril") == (7, True)
+    assert network("tinyimagenet", "fecam") == (3, False)
+    assert network("imagenet_subset", "fecam") == (3, True)
+
+
+def test_a_published_setting_without_translation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry("method", "acil").config, "inert", {})
+    with pytest.raises(CircleError, match="'backbone' of acil has no translation"):
+        rival_settings("cifar100", 10, "acil")

@@ -77,11 +77,12 @@ def test_the_state_is_complete_and_a_copy() -> None:
     assert state["classes"] == [0, 1, 2, 3]
     width, features = 16, 32 * 4 * 4
     weights = (9 * width + width) + (9 * width * 32 + 32) + (features + 1) * 4
-    assert sum(tensor.numel() for tensor in state["parameters"].values()) == weights
+    stored = [*state["backbone"].values(), *state["head"].values()]
+    assert sum(tensor.numel() for tensor in stored) == weights == method.parameter_count().learnable
     assert method.parameter_bytes == 4 * weights
     images = noise_task([0]).images
     before = method.scores(images)
-    state["parameters"]["head.weight"].zero_()
+    state["head"]["weight"].zero_()
     assert torch.equal(method.scores(images), before)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from circle.benchmark import campaign
 from circle.benchmark.campaign import Estimate, Request
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.method import CircleMethod
-from circle.benchmark.runner import Stream
+from circle.benchmark.runner import Stream, run_stream
 from circle.errors import CircleError
+from circle.extractors import ImageShape
 from circle.streams.datasets import load_dataset
 
 TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
@@ -78,3 +81,49 @@ def test_estimate_is_what_it_takes(tmp_path: Path) -> None:
     with pytest.raises(CircleError, match="use fewer members"):
         Estimate(10**12, 10**10, 0).check()
     Estimate(10**12, None, 0).check()  # where the system does not tell, nobody is stopped
+
+
+def rivals(**more: Any) -> Request:
+    return replace(request("lwf", "acil", tasks=("5",)), seeds=(0,), **more)
+
+
+def test_settings_of_rivals_go_to_those_that_have_them(tmp_path: Path) -> None:
+    wish = {"width": 8, "buffer_size": 99, "temperature": 3.0}
+    lwf, acil = campaign.jobs(rivals(rival=wish), load_dataset("digits"), tmp_path, new_classifier)
+    assert (lwf.plan.config["width"], lwf.plan.config["temperature"]) == (8, 3.0)
+    assert (acil.plan.config["width"], acil.plan.config["buffer_size"]) == (8, 99)
+    with pytest.raises(CircleError, match="'alpha1' of a rival: none of lwf, acil has it"):
+        list(campaign.jobs(rivals(rival={"alpha1": 1.0}), load_dataset("digits"), tmp_path, new_classifier))
+
+
+def test_the_preset_paper_brings_published_settings_of_rivals() -> None:
+    cifar = SimpleNamespace(name="cifar100")
+    wish: Any = {"preset": "paper", "rival": {"width": 16}}
+    config = campaign.rival_config(rivals(**wish), "lwf", "20", cifar)  # pyright: ignore[reportArgumentType]
+    assert config.get_params()["initial_epochs"] == 110 and config.get_params()["width"] == 16
+    with pytest.raises(CircleError, match="no published settings for 7 tasks"):
+        campaign.rival_config(rivals(**wish), "lwf", "7", cifar)  # pyright: ignore[reportArgumentType]
+    digits = SimpleNamespace(name="digits")
+    with pytest.raises(CircleError, match="no published settings for data set 'digits'"):
+        campaign.rival_config(rivals(**wish), "lwf", "5", digits)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_budget_fits_the_epochs_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the command is given again, the record has a say, not the clock."""
+    seen: list[Any] = []
+
+    def fit(config: Any, sizes: list[int], shape: ImageShape, seconds: float) -> Any:
+        seen.append((sizes, shape, seconds))
+        return config.replace(initial_epochs=len(seen), **({"epochs": 1} if config.name == "lwf" else {}))
+
+    monkeypatch.setattr(campaign, "fit_budget", fit)
+    digits = load_dataset("digits")
+    wish: Any = {"budget": 60.0, "rival": {"network": "convnet", "width": 2, "buffer_size": 20}}
+    jobs = list(campaign.jobs(rivals(**wish), digits, tmp_path, new_classifier))
+    assert [job.plan.config["initial_epochs"] for job in jobs] == [1, 2]
+    sizes, shape, seconds = seen[0]
+    assert sum(sizes) == len(digits.train) and len(sizes) == 5
+    assert (shape, seconds) == (ImageShape(1, 32, 32), 60.0)
+    run_stream(jobs[1].plan, Stream.of(digits, 0), jobs[1].build(), jobs[1].folder)
+    again = list(campaign.jobs(rivals(**wish), digits, tmp_path, new_classifier))
+    assert [job.plan.config["initial_epochs"] for job in again] == [3, 2]

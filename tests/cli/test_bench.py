@@ -18,6 +18,7 @@ import pytest
 
 from circle.benchmark import results
 from circle.cli import run
+from circle.registry import list_methods
 
 FAST = [
     "--preset",
@@ -187,3 +188,51 @@ def test_records_are_json_lines(tmp_path: Path) -> None:
     for key in ("versions", "commit", "class_order", "seed", "machine", "config", "peak_memory_bytes", "finished"):
         assert key in info
     assert os.sep + "home" not in json.dumps(info["command"])
+
+
+RIVAL = ["--rival.network", "convnet", "--rival.width", "4", "--rival.initial-epochs", "2", "--rival.epochs", "2"]
+
+
+def test_rivals_run_with_settings_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [name for name in list_methods() if name != "finetune"]
+    arguments = bench(tmp_path / "out", "--tasks", "5", "--method", *names, *RIVAL, "--rival.buffer-size", "50")
+    assert run(arguments) == 0
+    printed = capsys.readouterr().out
+    for name in names:
+        assert f"{name}, seed 0, T = 5: A_bar" in printed
+    made = results.read_runs([tmp_path / "out"])
+    assert {one.info["method"] for one in made} == set(names)
+    assert {one.info["config"]["width"] for one in made} == {4}
+
+
+def test_a_time_limit_is_kept_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = [*RIVAL[:-1], "100000"]
+    arguments = bench(tmp_path / "out", "--tasks", "5", "--method", "lwf", *slow)
+    assert run([*arguments, "--time-limit", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "lwf, seed 0: stopped, time limit of 1 s of learning reached in task 2, epoch " in printed
+    assert "; 2 of 10 classes learned and evaluated" in printed
+    (one,) = results.read_runs([tmp_path / "out"])
+    assert [row.classes_seen for row in one.rows] == [2]
+    assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
+    assert "time limit of 1 s" in (tmp_path / "report" / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--time-limit", "0"], "time-limit 0: expected seconds, more than 0"),
+        (["--method", "lwf", "--budget", "-1"], "budget -1: expected seconds, more than 0"),
+        (["--method", "lwf", "--rival.alpha1", "1"], "'alpha1' of a rival: none of lwf has it"),
+        (["--method", "lwf", "--rival.temperature", "0"], "lwf.temperature = 0.0: expected a positive number"),
+        (["--method", "lwf", "--rival.augmentations", "flop"], "unknown lwf augmentation 'flop': did you mean 'flip'?"),
+        (["--method", "lwf", "--preset", "paper"], "no published settings for data set 'digits'"),
+    ],
+)
+def test_wrong_settings_of_rivals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    assert run(bench(tmp_path / "out", "--tasks", "5", *more)) != 0
+    error = capsys.readouterr().err
+    assert message in " ".join(error.split()) and "Traceback" not in error
+    assert not (tmp_path / "out").exists()

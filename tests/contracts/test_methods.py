@@ -12,6 +12,7 @@ import torch
 from circle import BiRC2DConfig, CircleClassifier
 from circle.benchmark.method import CircleMethod, Method, Task, predict
 from circle.benchmark.state import load_state, same_state, save_state
+from circle.config import Config
 from circle.registry import entry, list_methods
 from circle.streams.decode import ImageConfig
 
@@ -20,7 +21,24 @@ def make(name: str, seed: int) -> Method:
     if name == "circle":
         return CircleMethod(CircleClassifier(BiRC2DConfig(stem_channels=(4,), width=4, grid=2), seed=seed))
     registered = entry("method", name)
-    return registered.part(registered.config(), seed=seed)
+    return registered.part(small(registered.config()), seed=seed)
+
+
+def small(config: Config) -> Config:
+    """The same method with a network and a training for a few small images."""
+    wishes = {
+        "width": 16 if config.name == "finetune" else 8,
+        "batch_size": 20,
+        "epochs": 30 if config.name == "fetril" else 6,  # of a head alone
+        "initial_epochs": 6,
+        "learning_rate": 0.003 if config.name == "finetune" else 0.05,
+        "initial_learning_rate": 0.1,
+        "milestones": (),
+        "initial_milestones": (),
+        "buffer_size": 200,
+        "augmentations": ("flip",),
+    }
+    return config.replace(**{name: value for name, value in wishes.items() if name in config.field_names()})
 
 
 @pytest.fixture(params=["circle", *list_methods()])

@@ -42,7 +42,7 @@ def test_the_recursion_equals_the_direct_solve(sample: Any, scored: Any, seed: i
     recursion = RecursiveRidge(6, ridge)
     for start in range(0, len(order), batch):
         part = order[start : start + batch]
-        recursion.update(torch.from_numpy(values[part]), labels[part].tolist())
+        recursion.learn(torch.from_numpy(values[part]), labels[part].tolist())
     columns = [recursion.classes.index(label) for label in range(3)]
     found = values.astype(float) @ recursion.weight.numpy()[:, columns]
     direct = scored(RidgeHeadConfig(ridge=ridge, ridge_rule="absolute"), values, labels, values)
@@ -54,6 +54,6 @@ def test_the_recursion_meets_new_classes_later(sample: Any, scored: Any) -> None
     values, labels = sample(7, [40, 40, 40, 40], 10)
     recursion = RecursiveRidge(10, 5.0)
     for label in range(4):
-        recursion.update(torch.from_numpy(values[labels == label]), [label] * 40)
+        recursion.learn(torch.from_numpy(values[labels == label]), [label] * 40)
     direct = scored(RidgeHeadConfig(ridge=5.0, ridge_rule="absolute"), values, labels, values)
     assert np.abs(values.astype(float) @ recursion.weight.numpy() - direct).max() < 1e-6

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from circle.baselines.budget import fit_budget
+from circle.baselines.settings import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.method import CircleMethod, Method
 from circle.benchmark.protocol import task_sizes
+from circle.benchmark.published import method_key
+from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan, Stream
 from circle.config import Config
 from circle.errors import CircleError
@@ -20,6 +24,7 @@ from circle.extractors import Extractor, ImageShape, build_extractor
 from circle.learner import CircleClassifier
 from circle.memory import available_memory
 from circle.presets import DEFAULT
+from circle.presets.published import rival_settings
 from circle.registry import entry, resolve
 from circle.second_moment import STRIP
 from circle.streams.datasets import Dataset, ImageSet
@@ -36,6 +41,8 @@ class Request:
     label: str | None
     class_order_seed: int
     command: str
+    rival: dict[str, Any] = field(default_factory=dict)  # settings of methods other than CIRCLE
+    budget: float | None = None  # seconds of learning that the rivals' epochs are fitted to
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ def jobs(
     """The runs of a request. A method that does not care how the stream is cut does all splits in one run."""
     for split in request.tasks:
         task_sizes(split, len(dataset.classes))  # says at once which splits are impossible
+    _check_rival_settings(request)
     for name in request.methods:
         for seed in request.seeds:
             if name == CIRCLE:
@@ -79,7 +87,15 @@ def jobs(
                     yield _method_job(request, name, split, seed, dataset, output)
 
 
-CIRCLE = "circle"
+CIRCLE, PAPER = "circle", "paper"
+
+
+def _check_rival_settings(request: Request) -> None:
+    """Every setting must belong to one of the methods that are run."""
+    rivals = [name for name in request.methods if name != CIRCLE]
+    for setting in request.rival:
+        if not any(setting in entry("method", name).config.field_names() for name in rivals):
+            raise CircleError(f"setting {setting!r} of a rival: none of {', '.join(request.methods)} has it")
 
 
 def _circle_job(
@@ -107,9 +123,30 @@ def _circle_job(
 
 def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dataset, output: Path) -> Job:
     registered = entry("method", name)
-    config = registered.config()
+    config = rival_config(request, name, split, dataset)
     plan = _plan(request, name, request.label or name, (split,), seed, config.to_dict())
-    return Job(plan, _folder(output, dataset, plan), lambda: registered.part(config, seed=seed))
+    folder = _folder(output, dataset, plan)
+    if request.budget is not None and isinstance(config, TrainerConfig):
+        if (folder / INFO).exists():
+            # Epochs were fitted when the run began; timed again they might come out differently.
+            config = registered.config.from_dict(read_run(folder).info["config"])
+        else:
+            counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
+            order = Stream.of(dataset, request.class_order_seed).order
+            ends = np.cumsum(task_sizes(split, len(dataset.classes)))
+            sizes = [int(part.sum()) for part in np.split(counts[order], ends[:-1])]
+            config = fit_budget(config, sizes, image_shape(dataset), request.budget)
+        plan = replace(plan, config=config.to_dict())
+    return Job(plan, folder, lambda: registered.part(config, seed=seed))
+
+
+def rival_config(request: Request, name: str, split: str, dataset: Dataset) -> Config:
+    """A rival's settings: published ones with the preset ``paper``, else its defaults, and the given ones on top."""
+    config = entry("method", name).config
+    base: dict[str, Any] = {}
+    if request.preset == PAPER and method_key(name) is not None:
+        base = rival_settings(dataset.name, split, name)
+    return config(**base).replace(**{key: value for key, value in request.rival.items() if key in config.field_names()})
 
 
 def _plan(request: Request, method: str, label: str, tasks: tuple[str, ...], seed: int, config: dict[str, Any]) -> Plan:
@@ -124,7 +161,7 @@ def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
 def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it."""
     classes = len(stream.order)
-    head = classifier.members * _member(resolve("extractor", classifier.extractor), _shape(stream)).size
+    head = classifier.members * _member(resolve("extractor", classifier.extractor), image_shape(stream.dataset)).size
     statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
     if getattr(resolve("head", classifier.head), "class_moments", False):
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
@@ -139,7 +176,7 @@ def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore |
 
 def missing_features(classifier: CircleClassifier, stream: Stream, store: FeatureStore) -> dict[Path, int]:
     """Files of features that a run will have to make, and their bytes."""
-    config, shape = resolve("extractor", classifier.extractor), _shape(stream)
+    config, shape = resolve("extractor", classifier.extractor), image_shape(stream.dataset)
     member = _member(config, shape)
     seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
     paths = {
@@ -150,8 +187,8 @@ def missing_features(classifier: CircleClassifier, stream: Stream, store: Featur
     return {path: needed for path, needed in paths.items() if not path.exists()}
 
 
-def _shape(stream: Stream) -> ImageShape:
-    image = stream.dataset.image
+def image_shape(dataset: Dataset) -> ImageShape:
+    image = dataset.image
     return ImageShape(image.channels, image.height, image.width)
 
 

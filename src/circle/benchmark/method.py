@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -81,6 +81,29 @@ class Method(Protocol):
     def parameter_count(self) -> ParameterCount:
         """Learnable, fixed and generated numbers, once something was learned."""
         ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of training within a task: where it is, counted from 1, and the terms of the loss there."""
+
+    task: int
+    stage: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    losses: dict[str, float]
+
+
+@runtime_checkable
+class Steps(Protocol):
+    """A method that learns a task in many steps and can be left after any of them.
+
+    ``on_step`` is called after each; what it raises ends ``learn``, and the state that it may save goes on from there.
+    """
+
+    on_step: Callable[[Step], None] | None
 
 
 def predict(method: Method, images: Images) -> list[Hashable]:

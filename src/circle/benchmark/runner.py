@@ -15,9 +15,11 @@ from circle.benchmark import results
 from circle.benchmark.method import Method, Task
 from circle.benchmark.protocol import class_order, task_sizes
 from circle.benchmark.results import Row, Run
-from circle.benchmark.state import load_state, save_state
+from circle.benchmark.state import load_state
 from circle.benchmark.views import ImageView
+from circle.benchmark.watch import LeaveRunError, Progress, Saver, Watch
 from circle.errors import CircleError
+from circle.extractors import ParameterCount
 from circle.streams.datasets import Dataset, ImageSet
 
 STATE = "state.safetensors"
@@ -36,14 +38,6 @@ class Plan:
     class_order_seed: int = 0
     command: str = ""
     study: dict[str, Any] | None = None  # which variant of which study it is; a remark, the config says what is run
-
-
-@dataclass
-class Progress:
-    """What a progress bar wants to know; all methods do nothing unless replaced."""
-
-    stages: Callable[[int, int], None] = lambda done, total: None
-    row: Callable[[Row, float], None] = lambda row, accuracy: None
 
 
 @dataclass
@@ -89,12 +83,15 @@ def run_stream(
     save_seconds: float = 60.0,
     confusion: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
+    time_limit: float | None = None,
 ) -> Run:
     """Take ``method`` through the stream and keep the record in ``folder``.
 
-    Every evaluation is appended to the record. The method's state is saved at most every ``save_seconds``; a run
-    that was killed goes on from the last saved state, and its rows after that are made anew: being determined by
-    plan and data, they come out the same. ``confusion`` also keeps who was taken for whom at the end.
+    Every evaluation is appended to the record. The method's state is saved at most every ``save_seconds``, in the
+    middle of a task too where the method learns in steps; a run that was killed goes on from the last saved state, and
+    its rows after that are made anew: being determined by plan and data, they come out the same. ``confusion`` also
+    keeps who was taken for whom at the end. A method that has learned for ``time_limit`` seconds is stopped, and the
+    record says how far it came; with a larger limit it goes on from there.
     """
     progress = progress or Progress()
     ends = boundaries(plan.tasks, len(stream.order))
@@ -102,18 +99,25 @@ def run_stream(
     if run.complete:
         progress.stages(len(ends), len(ends))
         return run
-    seen, learning, evaluation, samples = _resume(run, method)
-    saved = time.monotonic()
+    seen, learning, evaluation, samples, begun = _resume(run, method)
+    saver = Saver(folder / STATE, method, save_seconds)
+    watch = Watch(saver, progress, should_stop, time_limit)
+    run.info.pop("stopped", None)
     for end in ends:
         if end <= seen:
             continue
-        if should_stop():
-            save_state(folder / STATE, method.state_dict(), {"classes_seen": seen}) if seen else None
+        watch.begin_task(seen, learning, begun)
+        try:
+            watch.look()
+            progress.stages(ends.index(end), len(ends))
+            cached = getattr(method, "cached_seconds", 0.0)
+            started = time.perf_counter() - begun
+            samples += _learn(method, stream, seen, end)
+        except LeaveRunError as left:
+            if left.reason:
+                _close(run, method, stopped=left.reason)
             return run
-        progress.stages(ends.index(end), len(ends))
-        cached = getattr(method, "cached_seconds", 0.0)
-        started = time.perf_counter()
-        samples += _learn(method, stream, seen, end)
+        begun = 0.0
         learned = time.perf_counter()
         labels, predicted = _predictions(method, stream, end)
         correct = np.bincount(labels[predicted == labels], minlength=len(stream.order))[stream.order].tolist()
@@ -127,19 +131,24 @@ def run_stream(
         progress.row(row, sum(correct) / sum(stream.test_images[:end]))
         if confusion and end == ends[-1]:
             results.write_confusion(folder, stream.dataset.classes, labels, predicted)
-        if time.monotonic() - saved >= save_seconds and end != ends[-1]:
-            save_state(folder / STATE, method.state_dict(), {"classes_seen": seen})
-            saved = time.monotonic()
+        if end != ends[-1]:
+            saver.save_if_due(seen)
     progress.stages(len(ends), len(ends))
-    count = method.parameter_count()
+    _close(run, method)
+    (folder / STATE).unlink(missing_ok=True)
+    return run
+
+
+def _close(run: Run, method: Method, **more: Any) -> None:
+    """Add to the record what is known at the end."""
+    count = method.parameter_count() if method.classes else ParameterCount()
     run.info |= {
         "finished": _now(),
         "peak_memory_bytes": results.peak_memory_bytes(),
         "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
+        **more,
     }
-    results.write_info(folder, run.info)
-    (folder / STATE).unlink(missing_ok=True)
-    return run
+    results.write_info(run.folder, run.info)
 
 
 def finished_run(plan: Plan, stream: Stream, folder: Path) -> Run | None:
@@ -199,24 +208,26 @@ def _open_run(plan: Plan, stream: Stream, folder: Path) -> Run:
     return Run(folder, info)
 
 
-def _resume(run: Run, method: Method) -> tuple[int, float, float, int]:
-    """Classes seen, seconds of learning and of evaluation, and samples at the last saved state."""
+def _resume(run: Run, method: Method) -> tuple[int, float, float, int, float]:
+    """Classes seen, seconds of learning and of evaluation, samples, and seconds of a begun task at the last state."""
     path = run.folder / STATE
     if not path.exists():
         if run.rows:
             results.keep_rows(run.folder, [])
             run.rows.clear()
-        return 0, 0.0, 0.0, 0
+        return 0, 0.0, 0.0, 0, 0.0
     state, progress = load_state(path)
-    seen = int(progress["classes_seen"])
+    seen, begun = int(progress["classes_seen"]), float(progress.get("task_seconds", 0.0))
     kept = [row for row in run.rows if row.classes_seen <= seen]
-    if not kept or kept[-1].classes_seen != seen:
+    if seen and (not kept or kept[-1].classes_seen != seen):
         raise CircleError(f"{run.folder}: state and rows do not belong together; remove the folder to start anew")
     method.load_state_dict(state)
     if len(kept) < len(run.rows):
         results.keep_rows(run.folder, kept)
         run.rows[:] = kept
-    return seen, kept[-1].learning_seconds, kept[-1].evaluation_seconds, kept[-1].samples
+    if not kept:  # in the middle of the first task
+        return 0, 0.0, 0.0, 0, begun
+    return seen, kept[-1].learning_seconds, kept[-1].evaluation_seconds, kept[-1].samples, begun
 
 
 def _now() -> str:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import read_runs
 from circle.cli import command_line, console
 from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, summaries
-from circle.cli.flags import ModelFlags
+from circle.cli.flags import ModelFlags, given, part_flags
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
 from circle.streams.fetching import cache_folder
+
+_RIVAL = Group("Settings of the rivals", sort_key=13)
+RivalFlags = part_flags("method", list_methods(), named=False)
 
 app = App(name="bench", help="Run class-incremental experiments and report them.")
 app.command(
@@ -43,7 +46,10 @@ def run(
     workers: int = 0,
     confusion: Annotated[bool, Parameter(negative=())] = False,
     tensorboard: Annotated[Path | None, Parameter(negative=())] = None,
+    time_limit: float | None = None,
+    budget: float | None = None,
     settings: ModelFlags | None = None,
+    rival: Annotated[RivalFlags | None, Parameter(group=_RIVAL)] = None,  # pyright: ignore
 ) -> int:
     """Run methods through a class-incremental stream; a killed run goes on when the command is given again.
 
@@ -75,6 +81,10 @@ def run(
         Also keep who was taken for whom at the end, as confusion.csv.
     tensorboard
         Folder for TensorBoard logs (an extra).
+    time_limit
+        Seconds of learning after which a method is stopped; the record says how far it came.
+    budget
+        Seconds of learning that the rivals' epochs are fitted to, by timing their steps beforehand.
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
@@ -83,8 +93,13 @@ def run(
     for name in methods:
         if name not in known:
             raise CircleError(f"unknown method {name!r}: known are {', '.join(known)}")
+    for name, value in (("time_limit", time_limit), ("budget", budget)):
+        if value is not None and value <= 0:
+            raise CircleError(f"{name.replace('_', '-')} {value:g}: expected seconds, more than 0")
     request = campaign.Request(
-        methods, tuple(tasks), numbers(seeds), flags.preset, label, class_order_seed, command_line()
+        *(methods, tuple(tasks), numbers(seeds), flags.preset, label, class_order_seed, command_line()),
+        rival=given(rival),
+        budget=budget,
     )
     images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
     stream = runner.Stream.of(images, class_order_seed)
@@ -94,7 +109,9 @@ def run(
         return base_model(flags, dataset).set_params(seed=seed)
 
     for job in campaign.jobs(request, images, output, new_classifier):
-        finished, stopped = run_job(job, stream, store, err, confusion=confusion, tensorboard=tensorboard)
+        finished, stopped = run_job(
+            *(job, stream, store, err), confusion=confusion, tensorboard=tensorboard, time_limit=time_limit
+        )
         for line in summaries(finished):
             out.print(line, soft_wrap=True)
         if stopped:

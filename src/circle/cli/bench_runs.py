@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from circle.benchmark import campaign, runner
+from circle.benchmark import campaign, runner, watch
 from circle.benchmark.features import FeatureStore
+from circle.benchmark.method import Step, Steps
 from circle.benchmark.results import Row, Run
 from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
@@ -54,6 +55,7 @@ def run_job(
     *,
     confusion: bool = False,
     tensorboard: Path | None = None,
+    time_limit: float | None = None,
 ) -> tuple[Run, bool]:
     """One run, and whether the user stopped it."""
     done = runner.finished_run(job.plan, stream, job.folder)
@@ -87,20 +89,30 @@ def run_job(
 
         spoken = [time.monotonic()]
 
+        def speak(text: str) -> None:
+            """No terminal, so somebody keeps a log: a line now and then, instead of a bar."""
+            if bars.disable and time.monotonic() - spoken[0] > LOG_SECONDS:
+                spoken[0] = time.monotonic()
+                err.print(f"{job.plan.label}: {text}", soft_wrap=True)
+
+        steps = bars.add_task("", total=None, visible=False, note="") if isinstance(method, Steps) else None
+
+        def on_step(step: Step) -> None:
+            losses = ", ".join(f"{name} {value:.3f}" for name, value in step.losses.items())
+            where = f"task {step.task}, {step.stage}, epoch {step.epoch} of {step.epochs}"
+            if steps is not None:
+                done, total = (step.epoch - 1) * step.steps + step.step, step.epochs * step.steps
+                bars.update(steps, description=where, completed=done, total=total, visible=True, note=losses)
+            speak(f"{where}: {losses}")
+
         def on_row(row: Row, accuracy: float) -> None:
             bars.update(whole, note=f"{100 * accuracy:.2f} % on all classes seen")
-            if bars.disable and time.monotonic() - spoken[0] > LOG_SECONDS:
-                # No terminal, so somebody keeps a log: a line now and then, instead of a bar.
-                spoken[0] = time.monotonic()
-                total = len(stream.order)
-                err.print(
-                    f"{job.plan.label}: {row.classes_seen} of {total} classes, {100 * accuracy:.2f} %", soft_wrap=True
-                )
+            speak(f"{row.classes_seen} of {len(stream.order)} classes, {100 * accuracy:.2f} %")
             if log is not None:
                 log.row(row, accuracy)
 
-        progress = runner.Progress(
-            stages=lambda done, total: bars.update(whole, completed=done, total=total), row=on_row
+        progress = watch.Progress(
+            stages=lambda done, total: bars.update(whole, completed=done, total=total), step=on_step, row=on_row
         )
         try:
             # Only here: before the first task an interruption may end the program at once, nothing is lost by it.
@@ -113,6 +125,7 @@ def run_job(
                     progress=progress,
                     confusion=confusion,
                     should_stop=lambda: bool(stop),
+                    time_limit=time_limit,
                 )
             return finished, bool(stop)
         finally:
@@ -121,8 +134,13 @@ def run_job(
 
 
 def summaries(run: Run) -> list[str]:
-    """A line for every split of a run that has got anywhere."""
-    return [_summary(run, split) for split in run.info["tasks"] if run.reached(split)]
+    """A line for every split of a run that has got anywhere, and why it went no further."""
+    lines = [_summary(run, split) for split in run.info["tasks"] if run.reached(split)]
+    if "stopped" in run.info:
+        seen = run.rows[-1].classes_seen if run.rows else 0
+        where = f"{seen} of {len(run.info['class_order'])} classes learned and evaluated"
+        lines.append(f"{run.info['label']}, seed {run.info['seed']}: stopped, {run.info['stopped']}; {where}")
+    return lines
 
 
 def _summary(run: Run, split: str) -> str:

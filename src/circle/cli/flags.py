@@ -20,8 +20,11 @@ _EXTRACTOR = Group("Its extractor", sort_key=11)
 _HEAD = Group("Its head", sort_key=12)
 
 
-def _part_flags(kind: Kind, names: list[str]) -> type:
-    """A dataclass with one optional field for every setting of every registered part of a kind."""
+def part_flags(kind: Kind, names: list[str], *, named: bool = True) -> type:
+    """A dataclass with one optional field for every setting of every registered part of a kind, and one for its name.
+
+    named: whether the part itself is chosen here, too.
+    """
     owners: dict[str, dict[str, dataclasses.Field[Any]]] = {}  # by setting, then by part
     types: dict[str, Any] = {}
     for name in names:
@@ -32,9 +35,8 @@ def _part_flags(kind: Kind, names: list[str]) -> type:
             if types.setdefault(field.name, hints[field.name]) != hints[field.name]:
                 raise TypeError(f"{kind}s {first} and {name} share a setting {field.name} of different types")
             owners[field.name][name] = field
-    fields: list[tuple[str, Any, None]] = [
-        ("name", Annotated[str | None, Parameter(help=f"one of {', '.join(names)}")], None)
-    ]
+    choice = ("name", Annotated[str | None, Parameter(help=f"one of {', '.join(names)}")], None)
+    fields: list[tuple[str, Any, None]] = [choice] if named else []
     for setting, parts in owners.items():
         text = _help(parts, len(names))
         many = typing.get_origin(types[setting]) is tuple
@@ -43,6 +45,12 @@ def _part_flags(kind: Kind, names: list[str]) -> type:
     made = dataclasses.make_dataclass(f"{kind.title()}Flags", fields, frozen=True)
     made.__module__ = __name__  # cyclopts takes classes of the module "types", where it would be, for built-ins
     return made
+
+
+def given(flags: Any) -> dict[str, Any]:
+    """The settings that were given on the command line."""
+    values = dataclasses.asdict(flags) if flags is not None else {}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _help(parts: dict[str, dataclasses.Field[Any]], known: int) -> str:
@@ -66,8 +74,8 @@ def _shown(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-ExtractorFlags = _part_flags("extractor", list_extractors())
-HeadFlags = _part_flags("head", list_heads())
+ExtractorFlags = part_flags("extractor", list_extractors())
+HeadFlags = part_flags("head", list_heads())
 
 
 @Parameter(name="*", group=_MODEL)
@@ -93,7 +101,7 @@ class ModelFlags:
         """The flags that were set, parts as nested dictionaries."""
         values = dataclasses.asdict(self)
         for kind in ("extractor", "head"):
-            values[kind] = {name: value for name, value in (values[kind] or {}).items() if value is not None}
+            values[kind] = given(getattr(self, kind))
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
     def new_model(self, base: CircleClassifier | None = None) -> CircleClassifier:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -17,9 +18,11 @@ from circle.extractors.projection import ProjectedConfig, ProjectedExtractor
 from circle.registry import register
 
 STAGES, BLOCKS = 4, 2  # blocks in each stage
+FINAL_CHANNELS = 2 ** (STAGES - 1)  # times those of the first stage
 EPSILON = 1e-5  # added to variances, as in PyTorch's layers
 
 Normalise = Callable[[Tensor], Tensor]
+MakeLayer = Callable[[int, int, int, int], nn.Module]  # inputs, outputs, kernel, stride
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,12 @@ class ResNet18(ProjectedExtractor[ResNet18Config]):
         channels = config.base_channels
         stride, shrink = (1, 1) if config.first_kernel == 3 else (2, 4)  # of the first layer, and with its pooling
         self.tile = tile_for(channels * math.ceil(shape.height / shrink) * math.ceil(shape.width / shrink))
-        self.first = Layer(shape.channels, channels, config.first_kernel, stride, normalise, generator)
-        self.blocks = nn.Sequential()
-        for stage in range(STAGES):
-            inputs, channels = channels, config.base_channels * 2**stage
-            self.blocks.append(Block(inputs, channels, normalise, generator))
-            self.blocks.extend(Block(channels, channels, normalise, generator) for _ in range(BLOCKS - 1))
+        layer = partial(Layer, normalise=normalise, generator=generator)
+        self.first = layer(shape.channels, channels, config.first_kernel, stride)
+        self.blocks = residual_blocks(channels, layer)
         # Every normalisation has a weight and a bias per channel; they count, though they are one and zero.
         fixed = sum(weight.numel() + 2 * len(weight) for weight in self.buffers())
-        self.finish(channels, fixed, generator)
+        self.finish(FINAL_CHANNELS * channels, fixed, generator)
 
     def vector(self, images: Tensor) -> Tensor:
         maps = self.first(images.contiguous(memory_format=torch.channels_last)).relu_()
@@ -100,7 +100,7 @@ class Layer(nn.Module):
     weight: Tensor  # [outputs, inputs, kernel, kernel]
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, stride: int, normalise: Normalise, generator: torch.Generator
+        self, inputs: int, outputs: int, kernel: int, stride: int, *, normalise: Normalise, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.stride, self.padding, self.normalise = stride, kernel // 2, normalise
@@ -112,17 +112,32 @@ class Layer(nn.Module):
 
 
 class Block(nn.Module):
-    """relu(second(relu(first(x))) + shortcut(x)); halves the sides where it changes the number of channels."""
+    """relu(second(relu(first(x))) + shortcut(x)); halves the sides where it changes the number of channels.
 
-    def __init__(self, inputs: int, outputs: int, normalise: Normalise, generator: torch.Generator) -> None:
+    ``layer`` makes a convolution and its normalisation: frozen here, trained in the networks of the rivals.
+    """
+
+    def __init__(self, inputs: int, outputs: int, layer: MakeLayer) -> None:
         super().__init__()
         stride = 1 if inputs == outputs else 2
-        self.first = Layer(inputs, outputs, 3, stride, normalise, generator)
-        self.second = Layer(outputs, outputs, 3, 1, normalise, generator)
-        self.shortcut = nn.Identity() if stride == 1 else Layer(inputs, outputs, 1, stride, normalise, generator)
+        self.first = layer(inputs, outputs, 3, stride)
+        self.second = layer(outputs, outputs, 3, 1)
+        self.shortcut = nn.Identity() if stride == 1 else layer(inputs, outputs, 1, stride)
 
     def forward(self, maps: Tensor) -> Tensor:
         return self.second(self.first(maps).relu_()).add_(self.shortcut(maps)).relu_()
+
+
+def residual_blocks(channels: int, layer: MakeLayer) -> nn.Sequential:
+    """The eight blocks of a ResNet-18: [B, c, H, W] -> [B, 8 c, H / 8, W / 8] with c = ``channels``."""
+    blocks = nn.Sequential()
+    inputs = channels
+    for stage in range(STAGES):
+        outputs = channels * 2**stage
+        blocks.append(Block(inputs, outputs, layer))
+        blocks.extend(Block(outputs, outputs, layer) for _ in range(BLOCKS - 1))
+        inputs = outputs
+    return blocks
 
 
 def initial_batch_norm(maps: Tensor) -> Tensor:

@@ -62,15 +62,20 @@ class Mahalanobis(QuadraticHead):
             covariance = shrunk(covariance, self.config.shrink_diagonal, self.config.shrink_off_diagonal)
         if not float(covariance.diagonal().mean()) > 0.0:
             return torch.eye(len(pooled), dtype=pooled.dtype, device=pooled.device)
-        if self.config.correlation:
-            # A feature without variance, possible with a_1 = 0, stays as it is and is mended by counted jitter.
-            deviation = covariance.diagonal().clamp_min(0.0).sqrt()
-            deviation = deviation.where(deviation > 0.0, 1.0)
-            covariance = covariance / torch.outer(deviation, deviation)
-        return covariance
+        return correlations(covariance) if self.config.correlation else covariance
 
     def bias(self, lower: Tensor, prior: float) -> float:
         return 0.0
+
+
+def correlations(covariance: Tensor) -> Tensor:
+    """R_ij = S_ij / sqrt(S_ii S_jj) of a symmetric matrix [D, D], as a new one.
+
+    A feature without variance, possible with a_1 = 0, stays as it is and is mended by counted jitter.
+    """
+    deviation = covariance.diagonal().clamp_min(0.0).sqrt()
+    deviation = deviation.where(deviation > 0.0, 1.0)
+    return covariance / torch.outer(deviation, deviation)
 
 
 def shrunk(covariance: Tensor, diagonal: float, off_diagonal: float) -> Tensor:

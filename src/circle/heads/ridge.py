@@ -60,31 +60,46 @@ class Ridge(Head):
         return LinearScores(weight.contiguous(), bias)
 
 
-class RecursiveRidge:
-    """Recursive least squares: the published form of the ridge head, batch by batch, float64.
+class RecursiveLeastSquares:
+    """W = argmin sum_i |y_i - W^T z_i|^2 + lambda |W|^2, batch by batch, float64:
 
         K = R Z^T (I + Z R Z^T)^{-1}        R <- R - K Z R        W <- W + K (Y - Z W),      R_0 = I / lambda
 
     R is (lambda I + sum_i z_i z_i^T)^{-1} by the Woodbury identity, so W is the direct solution; but rounding
-    errors pile up, and nothing can be taken out or merged. It is here to be compared with: CIRCLE does not use it.
+    errors pile up, and nothing can be taken out or merged.
     """
 
-    def __init__(self, size: int, ridge: float) -> None:
-        self.inverse = torch.eye(size, dtype=torch.float64) / ridge
-        self.weight = torch.zeros(size, 0, dtype=torch.float64)
-        self.classes: list[Hashable] = []
+    def __init__(self, size: int, ridge: float, device: torch.device | None = None) -> None:
+        self.inverse = torch.eye(size, dtype=torch.float64, device=device) / ridge
+        self.weight = torch.zeros(size, 0, dtype=torch.float64, device=device)
 
-    def update(self, features: Tensor, labels: Sequence[Hashable]) -> None:
-        """Add samples: features [B, D] of any type, one label each; new classes get a column of zeros."""
-        values = features.to(torch.float64)
-        new = list(dict.fromkeys(label for label in labels if label not in self.classes))
-        self.classes += new
-        self.weight = torch.cat([self.weight, self.weight.new_zeros(len(self.weight), len(new))], 1)
-        targets = values.new_zeros(len(values), len(self.classes))
-        targets[torch.arange(len(values)), [self.classes.index(label) for label in labels]] = 1.0
+    def grow(self, columns: int) -> None:
+        """Room for new targets, with weights of zero, up to ``columns`` in all."""
+        missing = columns - self.weight.shape[1]
+        self.weight = torch.cat([self.weight, self.weight.new_zeros(len(self.weight), missing)], 1)
+
+    def update(self, values: Tensor, targets: Tensor) -> None:
+        """Add samples: float64 [B, D] and their targets [B, C]."""
         spread = self.inverse @ values.T  # [D, B]
         inner = values @ spread
         inner.diagonal().add_(1.0)
         gain = linalg.cholesky(inner).solve(spread.T).T
         self.inverse -= gain @ spread.T
         self.weight += gain @ (targets - values @ self.weight)
+
+
+class RecursiveRidge(RecursiveLeastSquares):
+    """The published form of the ridge head, for features and labels. It is here to be compared with."""
+
+    def __init__(self, size: int, ridge: float) -> None:
+        super().__init__(size, ridge)
+        self.classes: list[Hashable] = []
+
+    def learn(self, features: Tensor, labels: Sequence[Hashable]) -> None:
+        """Add samples: features [B, D] of any type, one label each; new classes get a column of zeros."""
+        values = features.to(torch.float64)
+        self.classes += list(dict.fromkeys(label for label in labels if label not in self.classes))
+        self.grow(len(self.classes))
+        targets = values.new_zeros(len(values), len(self.classes))
+        targets[torch.arange(len(values)), [self.classes.index(label) for label in labels]] = 1.0
+        self.update(values, targets)

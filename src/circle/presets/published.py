@@ -15,6 +15,7 @@ from typing import Any
 from circle.errors import CircleError
 from circle.extractors.reservoir import DIRECTIONS
 from circle.presets import read_preset
+from circle.registry import entry
 
 # Names as the paper writes them, and the side of the images that the paper feeds to the networks.
 DATASETS = {"cifar100": "CIFAR-100", "tinyimagenet": "TinyImageNet", "imagenet_subset": "ImageNet-Subset"}
@@ -86,6 +87,28 @@ def circle_preset(dataset: str, tasks: int | str) -> dict[str, Any]:
     settings["description"] = (
         f"the published {DATASETS[dataset]} setting: {members} plain BiRC2D members in {settings['groups']} groups"
     )
+    return settings
+
+
+def rival_settings(dataset: str, tasks: int | str, method: str) -> dict[str, Any]:
+    """A rival's published settings for a data set and number of tasks, under the names of its own config.
+
+    What the paper leaves out is as in the official code, or as the method's defaults have it. Settings that change
+    nothing are left out; ``inert`` of the config says why.
+
+    >>> rival_settings("cifar100", 20, "lwf")["distillation_weight"]
+    3
+    """
+    config = entry("method", method).config
+    names, inert = getattr(config, "published_names", {}), getattr(config, "inert", {})
+    settings = dict(getattr(config, "by_dataset", {}).get(dataset, {}))
+    for name, value in published_settings(dataset, tasks, method, with_defaults=True).items():
+        own = names.get(name, name)
+        if name in inert or name == "source":
+            continue
+        if own not in config.field_names():
+            raise CircleError(f"published setting {name!r} of {method} has no translation")
+        settings[own] = value
     return settings
 
 

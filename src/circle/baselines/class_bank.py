@@ -1,0 +1,76 @@
+"""What methods keep of the features of each class: a mean and, where asked for, a covariance with its factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from circle import linalg
+
+
+class ClassBank:
+    """Means [C, d] and covariances [C, d, d] of classes by column, float64; factors are made once and kept.
+
+    A class that comes again is described by its latest images.
+    """
+
+    def __init__(self, size: int, *, covariances: bool, device: torch.device | None = None) -> None:
+        self.means = torch.zeros(0, size, dtype=torch.float64, device=device)
+        self.covariances = torch.zeros(0, size, size, dtype=torch.float64, device=device) if covariances else None
+        self.jittered = 0  # how often a covariance had to be mended before it could be factorised, by this object
+        self._factors: dict[int, Tensor] = {}
+
+    def __len__(self) -> int:
+        return len(self.means)
+
+    def put(self, column: int, mean: Tensor, covariance: Tensor | None = None) -> None:
+        """Describe a class; those before it must be there already."""
+        if column == len(self.means):
+            self.means = torch.cat([self.means, mean[None].to(self.means)])
+            if self.covariances is not None and covariance is not None:
+                self.covariances = torch.cat([self.covariances, covariance[None].to(self.means)])
+        else:
+            self.means[column] = mean
+            if self.covariances is not None and covariance is not None:
+                self.covariances[column] = covariance
+        self._factors.pop(column, None)
+
+    def factor(self, column: int) -> Tensor:
+        """L [d, d] with L L^T the covariance of a class; jitter that it takes is logged and counted."""
+        if self.covariances is None:
+            raise ValueError("this bank keeps means only")
+        if column not in self._factors:
+            factor = linalg.cholesky(self.covariances[column].clone())
+            self.jittered += factor.tries > 0
+            self._factors[column] = factor.lower
+        return self._factors[column]
+
+    def distances(self, values: Tensor) -> Tensor:
+        """(v - mu_c)^T S_c^{-1} (v - mu_c) of values [B, d] to every class, [B, C]."""
+        columns = []
+        for column, mean in enumerate(self.means):
+            away = (values.to(torch.float64) - mean).T
+            white = torch.linalg.solve_triangular(self.factor(column), away, upper=False)
+            columns.append(white.square().sum(0))
+        return torch.stack(columns, 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"means": self.means.cpu().clone()}
+        if self.covariances is not None:
+            state["covariances"] = self.covariances.cpu().clone()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.means = state["means"].to(self.means.device, copy=True)
+        if self.covariances is not None:
+            self.covariances = state["covariances"].to(self.means.device, copy=True)
+        self._factors.clear()
+
+
+def covariance_of(values: Tensor) -> Tensor:
+    """Sample covariance [d, d] of values [N, d], float64; zero for a single one."""
+    centred = values.to(torch.float64)
+    centred = centred - centred.mean(0)
+    return centred.T @ centred / max(1, len(values) - 1)

@@ -1,0 +1,131 @@
+"""LwF: learning without forgetting. The network is trained on, and held to what its former self says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from circle.baselines.networks import Backbone, GrowingHead
+from circle.baselines.optimisers import Training
+from circle.baselines.settings import TrainerConfig
+from circle.baselines.task_data import TaskData, copied
+from circle.baselines.trainer import Stage, TrainedMethod
+from circle.config import option
+from circle.registry import register
+
+
+@dataclass(frozen=True)
+class LwFConfig(TrainerConfig):
+    """Settings of LwF; defaults as in PyCIL. The paper gives no milestones, so PyCIL's constants stay."""
+
+    name: ClassVar[str] = "lwf"
+    published_names: ClassVar[dict[str, str]] = {
+        "lambda": "distillation_weight",
+        "init_milestones": "initial_milestones",
+    }
+
+    batch_size: int = option(128, "images per step")
+    initial_epochs: int = option(200, "passes over the first task's images")
+    initial_learning_rate: float = option(0.1, "step size in the first task")
+    initial_learning_rate_decay: float = option(0.1, "factor of it at every milestone of the first task")
+    initial_milestones: tuple[int, ...] = option((60, 120, 160), "epochs of the first task at which it falls")
+    initial_weight_decay: float = option(5e-4, "in the first task")
+    epochs: int = option(250, "passes over each later task's images")
+    learning_rate: float = option(0.1, "step size in later tasks")
+    learning_rate_decay: float = option(0.1, "factor of it at every milestone of a later task")
+    milestones: tuple[int, ...] = option((60, 120, 180, 220), "epochs of a later task at which it falls")
+    weight_decay: float = option(2e-4, "in later tasks")
+    distillation_weight: float = option(3.0, "lambda: weight of the distillation loss")
+    temperature: float = option(2.0, "tau: logits are divided by it in the distillation loss")
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.distillation_weight >= 0, "distillation_weight", "zero or a positive number")
+        self.require(self.temperature > 0, "temperature", "a positive number")
+
+
+@register("method", LwFConfig)
+class LwF(TrainedMethod[LwFConfig]):
+    """First task: cross-entropy. Later, with K_t classes before the task and the network z_old as it was:
+
+        L = CE(z[K_t:], y - K_t) + lambda KD(z[:K_t], z_old)
+
+    over all weights, batch norm in training mode; z_old sees the same augmented images in evaluation mode.
+    With one class in a task its cross-entropy is zero: only distillation and weight decay are left.
+    """
+
+    config_type = LwFConfig
+
+    def __init__(self, config: LwFConfig | None = None, seed: int = 0) -> None:
+        super().__init__(config, seed)
+        self._teacher: tuple[Backbone, GrowingHead] | None = None
+
+    def begin(self, data: TaskData) -> None:
+        """Keep the network as it is now; rows of the head for this task's classes are there, but not asked."""
+        if self.tasks:
+            self._teacher = copy.deepcopy((self.network.eval(), self.head))
+
+    def stages(self) -> Sequence[Stage]:
+        return [("train", self._train)]
+
+    def _train(self, data: TaskData) -> None:
+        config, present, local = self.config, data.present.to(self.device), data.local.to(self.device)
+
+        def losses(batch: Tensor) -> dict[str, Tensor]:
+            images = self.inputs(data.pixels[batch], augmented=True)
+            logits = self.head(self.network.train()(images))
+            terms = {"cross entropy": functional.cross_entropy(logits[:, present], local[batch])}
+            if self._teacher is not None:
+                backbone, head = self._teacher
+                old = data.classes_before
+                with torch.no_grad():
+                    before = head(backbone(images))[:, :old]
+                distance = distillation(logits[:, :old], before, config.temperature)
+                terms["distillation"] = config.distillation_weight * distance
+            return terms
+
+        self.fit(losses, len(data), self.parameters(), self.training())
+        self._teacher = None
+
+    def training(self) -> Training:
+        """The schedule of the first task, or that of the others."""
+        config = self.config
+        if self.tasks == 0:
+            return Training(
+                *(config.initial_epochs, config.batch_size, config.initial_learning_rate),
+                weight_decay=config.initial_weight_decay,
+                milestones=config.initial_milestones,
+                decay=config.initial_learning_rate_decay,
+            )
+        return Training(
+            *(config.epochs, config.batch_size, config.learning_rate),
+            weight_decay=config.weight_decay,
+            milestones=config.milestones,
+            decay=config.learning_rate_decay,
+        )
+
+    def own_state(self) -> dict[str, Any]:
+        if self._teacher is None:
+            return {}
+        backbone, head = self._teacher
+        return {"teacher": {"backbone": copied(backbone.state_dict()), "head": copied(head.state_dict())}}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        self._teacher = None
+        if "teacher" in state:
+            backbone, head = copy.deepcopy((self.network, self.head))
+            backbone.load_state_dict(state["teacher"]["backbone"])
+            head.load_state_dict(state["teacher"]["head"])
+            self._teacher = backbone.eval(), head
+
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KD = - mean_i sum_j softmax(teacher / tau)_ij log softmax(logits / tau)_ij, both [B, K]; no factor tau^2."""
+    targets = torch.softmax(teacher / temperature, 1)
+    return -(targets * torch.log_softmax(logits / temperature, 1)).sum(1).mean()

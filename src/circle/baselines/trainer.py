@@ -1,0 +1,274 @@
+"""The loop that all trained rivals share: begin a task, go through its stages, score. Resumes in the middle."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from circle.baselines.augmentation import augmenter
+from circle.baselines.networks import Backbone, GrowingHead, LinearHead, build_backbone
+from circle.baselines.optimisers import Optimiser, Training
+from circle.baselines.settings import TrainerConfig
+from circle.baselines.task_data import Pending, TaskData, channels_first, copied, count_parameters, one_thread
+from circle.benchmark.method import Images, Step, Task
+from circle.errors import CircleError, NotLearnedError
+from circle.extractors import ParameterCount
+from circle.labels import plain_labels
+
+SCORING_BATCH = 256
+SMALL = 16  # channels of the first layer, below which a step is too little work to share out
+# Pixels become (x / 255 - mean) / scale with constants, as for CIRCLE: nobody knows a data set's statistics beforehand.
+PIXEL_MEAN, PIXEL_SCALE = 0.5, 0.25
+
+Settings = TypeVar("Settings", bound=TrainerConfig)
+Losses = Callable[[Tensor], dict[str, Tensor]]  # samples of a batch [B] -> named terms, weighted, to be added up
+Stage = tuple[str, Callable[[TaskData], None]]
+
+
+class TrainedMethod(ABC, Generic[Settings]):
+    """Base of the rivals. A method says what its stages are; the loop runs them, in order, for every task:
+
+        begin(task) -> stage 1 -> stage 2 -> ... -> scores
+
+    A stage may call :meth:`fit`, which can be interrupted after any step: the state then holds the optimiser, the
+    schedule's place, the order of the samples and the generator, and learning the same task again goes on from there.
+    A diverged loss ends the run with an error that names task, epoch and term. Everything random comes from
+    one generator, so that config, seed and tasks determine the result.
+    """
+
+    config_type: ClassVar[type[TrainerConfig]]
+
+    def __init__(self, config: Settings | None = None, seed: int = 0) -> None:
+        self.config: Settings = config or self.config_type()  # pyright: ignore[reportAttributeAccessIssue]
+        self.seed = seed
+        self.device = torch.device(self.config.device)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.on_step: Callable[[Step], None] | None = None
+        self.tasks = 0
+        self._channels = 0
+        self._backbone: Backbone | None = None
+        self._head: GrowingHead | None = None
+        self._classes: list[Hashable] = []
+        self._pending: Pending | None = None
+        self._optimiser: Optimiser | None = None
+
+    # What a method defines.
+
+    @abstractmethod
+    def stages(self) -> Sequence[Stage]:
+        """Names and functions of a task's stages. ``self.tasks`` counts the tasks before this one."""
+
+    def begin(self, data: TaskData) -> None:
+        """Prepare for a task: its new classes have columns, and the head has rows for them."""
+
+    def new_head(self, size: int) -> GrowingHead:
+        """A head without classes for features [B, size]."""
+        return LinearHead(size)
+
+    def scores_of(self, features: Tensor) -> Tensor:
+        """Features [B, d] -> scores [B, len(classes)]; the largest wins."""
+        return self.head(features)
+
+    def own_state(self) -> dict[str, Any]:
+        """What a method keeps besides backbone and head: tensors and plain data, nested."""
+        return {}
+
+    def load_own_state(self, state: dict[str, Any]) -> None:
+        """Inverse of :meth:`own_state`."""
+
+    # What the runner asks for.
+
+    @property
+    def classes(self) -> Sequence[Hashable]:
+        return tuple(self._classes)
+
+    def learn(self, task: Task) -> None:
+        """Learn one task, or go on with it where :meth:`load_state_dict` found it begun."""
+        pixels = channels_first(np.asarray(task.images))
+        self._check(pixels)
+        pending = self._pending
+        if pending is None:
+            before = len(self._classes)
+            self._add_classes([label for label in task.classes if label not in self._classes], pixels.shape[1])
+        else:
+            before = pending.classes_before
+            new = set(self._classes[before:])
+            if pending.images != len(pixels) or not new <= set(task.classes) <= set(self._classes):
+                raise CircleError(f"a task of {pending.images} images was begun: expected it, to go on with it")
+        column = {label: index for index, label in enumerate(self._classes)}
+        data = TaskData(pixels, torch.tensor([column[label] for label in plain_labels(task.labels)]), before)
+        if self.config.network == "convnet" or self.config.width < SMALL:
+            one_thread(lambda: self._run(data))
+        else:
+            self._run(data)
+
+    @torch.no_grad()
+    def scores(self, images: Images) -> Tensor:
+        """Scores of all classes seen so far, [N, len(classes)]."""
+        if not self._classes:
+            raise NotLearnedError(f"{self.config.name} has not learned anything yet")
+        parts = [torch.zeros(0, len(self._classes))]
+        for start in range(0, len(images), SCORING_BATCH):
+            features = self.image_features(images, slice(start, start + SCORING_BATCH))
+            parts.append(self.scores_of(features).cpu())
+        return torch.cat(parts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Network, head, classes, generator, what the method keeps, and how far a task has come."""
+        state: dict[str, Any] = {
+            "classes": list(self._classes),
+            "tasks": self.tasks,
+            "channels": self._channels,
+            "generator": self.generator.get_state(),
+            "own": self.own_state(),
+        }
+        if self._backbone is not None and self._head is not None:
+            state["backbone"] = copied(self._backbone.state_dict())
+            state["head"] = copied(self._head.state_dict())
+        if self._pending is not None:
+            state["pending"] = {name: value for name, value in vars(self._pending).items() if value is not None}
+            if self._optimiser is not None and self._pending.fit is not None:
+                state["pending"]["fit"] = {**self._pending.fit, "optimiser": self._optimiser.state_dict()}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._classes, self.tasks, self._channels = list(state["classes"]), state["tasks"], state["channels"]
+        self._backbone = self._head = self._optimiser = None
+        if "backbone" in state:
+            throwaway = torch.Generator()
+            self._backbone = build_backbone(self.config, self._channels, throwaway).to(self.device)
+            self._backbone.load_state_dict(state["backbone"])
+            self._head = self.new_head(self._backbone.size)
+            self._head.grow(len(state["head"]["weight"]), throwaway)
+            self._head.load_state_dict(state["head"])
+            self._head.to(self.device)
+        self.load_own_state(state["own"])
+        self._pending = Pending(**state["pending"]) if "pending" in state else None
+        self.generator.set_state(state["generator"])
+
+    def parameter_count(self) -> ParameterCount:
+        """Weights of backbone and head; statistics, and networks to compare with, do not count."""
+        return ParameterCount(learnable=count_parameters(self.network) + count_parameters(self.head))
+
+    # What methods use.
+
+    @property
+    def network(self) -> Backbone:
+        """The backbone f, once there is one."""
+        return self._there(self._backbone)
+
+    @property
+    def head(self) -> GrowingHead:
+        """The head on top of it, once there is one."""
+        return self._there(self._head)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All weights of backbone and head."""
+        return [*self.network.parameters(), *self.head.parameters()]
+
+    def inputs(self, pixels: Tensor, *, augmented: bool) -> Tensor:
+        """uint8 [B, C, H, W] -> what the network takes, on its device; augmented anew at every call, if asked."""
+        images = pixels.to(self.device, torch.float32).div_(255.0)
+        if augmented:
+            images = augmenter(self.config.augmentations, pixels.shape[2])(images, self.generator)
+        return images.sub(PIXEL_MEAN).div_(PIXEL_SCALE)
+
+    @torch.no_grad()
+    def features(self, pixels: Tensor) -> Tensor:
+        """f(x) of images as they are, in evaluation mode: uint8 [N, C, H, W] -> [N, d] on the device."""
+        network = self.network.eval()
+        return torch.cat([network(self.inputs(part, augmented=False)) for part in pixels.split(SCORING_BATCH)])
+
+    def image_features(self, images: Images, part: slice) -> Tensor:
+        """f(x) of a part of what is to be scored, [B, d]."""
+        pixels = channels_first(np.asarray(images[part]))
+        self._check(pixels)
+        return self.features(pixels)
+
+    def fit(
+        self,
+        losses: Losses,
+        samples: int,
+        parameters: Sequence[nn.Parameter],
+        training: Training,
+        scales: Sequence[float] | None = None,
+    ) -> None:
+        """Minimise the sum of named terms over ``samples`` samples; may be interrupted after any step and resumed."""
+        pending = self._there(self._pending)
+        start = pending.fit or {"epoch": 0, "step": 0}
+        optimiser = self._optimiser or Optimiser(parameters, training, scales)
+        self._optimiser = optimiser
+        if "optimiser" in start:
+            optimiser.load_state_dict(start["optimiser"])
+        step, order = start["step"], start.get("order")
+        for epoch in range(start["epoch"], training.epochs):
+            if order is None:
+                order = torch.randperm(samples, generator=self.generator)
+            batches = training.batches(order)
+            for number in range(step, len(batches)):
+                place = Step(
+                    *(self.tasks + 1, self.stages()[pending.stage][0]),
+                    *(epoch + 1, training.epochs, number + 1, len(batches)),
+                    losses=self._descend(losses(batches[number]), optimiser, training.rate(epoch), epoch + 1),
+                )
+                pending.fit = {"epoch": epoch, "step": number + 1, "order": order}  # the state is that after the step
+                if self.on_step is not None:
+                    self.on_step(place)
+            step, order = 0, None
+        pending.fit = self._optimiser = None
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in optimiser.parameters):
+            raise self._diverged("weights are no longer finite", training.epochs)
+
+    def _descend(self, terms: dict[str, Tensor], optimiser: Optimiser, rate: float, epoch: int) -> dict[str, float]:
+        """One step down the sum of the terms; their values."""
+        values = {name: float(term.detach()) for name, term in terms.items()}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise self._diverged(f"{name} loss is {value}", epoch)
+        gradients = torch.autograd.grad(torch.stack(list(terms.values())).sum(), optimiser.parameters)
+        optimiser.step(gradients, rate)
+        return values
+
+    def _diverged(self, what: str, epoch: int) -> CircleError:
+        where = f"in task {self.tasks + 1}, epoch {epoch}"
+        return CircleError(f"{self.config.name} diverged: {what} {where}: lower the learning rate")
+
+    def _run(self, data: TaskData) -> None:
+        """Begin the task unless it was begun before, and do the stages that are left."""
+        if self._pending is None:
+            self._pending = Pending(len(data), data.classes_before)
+            self.begin(data)
+        for index, (_, stage) in enumerate(self.stages()):
+            if index >= self._pending.stage:
+                stage(data)
+                self._pending.stage = index + 1
+        self._pending = None
+        self.tasks += 1
+
+    def _add_classes(self, new: Sequence[Hashable], channels: int) -> None:
+        """Make the network at the first task; give every new class a column and the head a row for it."""
+        if self._backbone is None:
+            self._channels = channels
+            self._backbone = build_backbone(self.config, channels, self.generator).to(self.device)
+            self._head = self.new_head(self._backbone.size).to(self.device)
+        self.head.grow(len(new), self.generator)
+        self._classes.extend(new)
+
+    def _check(self, pixels: Tensor) -> None:
+        found, expected = pixels.shape[1], self._channels or pixels.shape[1]
+        if found != expected:
+            raise CircleError(f"images with {found} channels: expected {expected}, as in the first task")
+
+    def _there(self, part: Part | None) -> Part:
+        if part is None:
+            raise NotLearnedError(f"{self.config.name} has not learned anything yet")
+        return part
+
+
+Part = TypeVar("Part")
