@@ -34,7 +34,7 @@ def helps(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, str]]:
     def make(*configs: type[Config]) -> dict[str, str]:
         for config in configs:
             register("head", config)(object())
-        made_flags = flags._part_flags("head", [config.name for config in configs])
+        made_flags = flags.part_flags("head", [config.name for config in configs])
         hints = typing.get_type_hints(made_flags, include_extras=True)
         return {name: hint.__metadata__[0].help for name, hint in hints.items()}
 
