@@ -29,7 +29,7 @@ def definite(size: int, seed: int) -> np.ndarray:
 def filled(classes: int, size: int) -> ClassBank:
     bank = ClassBank(size, covariances=True)
     for column in range(classes):
-        bank.put(column, tensor(sample(1, size, column)[0]), tensor(definite(size, column)))
+        bank.put(column, 9, tensor(sample(1, size, column)[0]), tensor(definite(size, column)))
     return bank
 
 
@@ -63,7 +63,7 @@ def test_a_class_that_comes_again_is_described_anew() -> None:
     bank, values = filled(3, 4), sample(6, 4, 9)
     before = bank.distances(tensor(values))  # factors are there now
     mean, covariance = tensor(sample(1, 4, 7)[0]), tensor(definite(4, 7))
-    bank.put(1, mean, covariance)
+    bank.put(1, 9, mean, covariance)
     assert len(bank) == 3 and bank.covariances is not None
     assert torch.equal(bank.means[1], mean) and torch.equal(bank.covariances[1], covariance)
     after = bank.distances(tensor(values))
@@ -84,7 +84,7 @@ def test_factors_are_lower_triangular_and_kept() -> None:
 def test_a_singular_covariance_is_mended_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     bank = filled(1, 3)
     singular = np.diag([1.0, 2.0, -1e-9])  # not positive definite by rounding
-    bank.put(1, torch.zeros(3, dtype=torch.float64), tensor(singular))
+    bank.put(1, 9, torch.zeros(3, dtype=torch.float64), tensor(singular))
     values = sample(4, 3, 9)
     with caplog.at_level(logging.WARNING, logger="circle"):
         distances = bank.distances(tensor(values))
@@ -96,7 +96,7 @@ def test_a_singular_covariance_is_mended_counted_and_logged(caplog: pytest.LogCa
     assert np.allclose(distances[:, 1].numpy(), [value @ np.linalg.inv(mended) @ value for value in values], rtol=1e-6)
     bank.distances(tensor(values))
     assert bank.jittered == 1, "once for each covariance, not for each use"
-    bank.put(0, torch.zeros(3, dtype=torch.float64), tensor(singular))
+    bank.put(0, 9, torch.zeros(3, dtype=torch.float64), tensor(singular))
     bank.distances(tensor(values))
     assert bank.jittered == 2
 
@@ -105,14 +105,14 @@ def test_a_singular_covariance_is_mended_counted_and_logged(caplog: pytest.LogCa
 def test_a_state_goes_on(covariances: bool, tmp_path: Path) -> None:
     bank = ClassBank(4, covariances=covariances)
     for column in range(3):
-        bank.put(column, tensor(sample(1, 4, column)[0]), tensor(definite(4, column)) if covariances else None)
+        bank.put(column, 9, tensor(sample(1, 4, column)[0]), tensor(definite(4, column)) if covariances else None)
     save_state(tmp_path / "state", bank.state_dict(), {})
     again = ClassBank(4, covariances=covariances)
     again.load_state_dict(load_state(tmp_path / "state")[0])
     assert same_state(again.state_dict(), bank.state_dict()) and len(again) == 3
     for each in (bank, again):
-        each.put(3, tensor(sample(1, 4, 3)[0]), tensor(definite(4, 3)) if covariances else None)
-        each.put(0, tensor(sample(1, 4, 5)[0]), tensor(definite(4, 5)) if covariances else None)
+        each.put(3, 9, tensor(sample(1, 4, 3)[0]), tensor(definite(4, 3)) if covariances else None)
+        each.put(0, 9, tensor(sample(1, 4, 5)[0]), tensor(definite(4, 5)) if covariances else None)
     assert same_state(again.state_dict(), bank.state_dict())
     if covariances:
         values = tensor(sample(5, 4, 9))
@@ -121,7 +121,7 @@ def test_a_state_goes_on(covariances: bool, tmp_path: Path) -> None:
 
 def test_a_loaded_state_takes_the_place_of_what_was_there() -> None:
     bank, other, values = filled(2, 3), filled(3, 3), tensor(sample(4, 3, 9))
-    other.put(0, torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64))
+    other.put(0, 9, torch.zeros(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64))
     other.distances(values)
     other.load_state_dict(bank.state_dict())
     assert torch.equal(other.distances(values), bank.distances(values))
@@ -139,7 +139,7 @@ def test_a_state_is_a_copy() -> None:
 def test_mending_is_counted_alike_whether_or_not_a_state_was_loaded_in_between() -> None:
     """A run that was left and taken up again ends in the same state as one that was not."""
     bank, values = ClassBank(2, covariances=True), torch.zeros(1, 2, dtype=torch.float64)
-    bank.put(0, torch.zeros(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64))
+    bank.put(0, 9, torch.zeros(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64))
     bank.distances(values)
     resumed = ClassBank(2, covariances=True)
     resumed.load_state_dict(bank.state_dict())
@@ -150,7 +150,7 @@ def test_mending_is_counted_alike_whether_or_not_a_state_was_loaded_in_between()
 
 def test_a_bank_of_means_has_no_factors() -> None:
     bank = ClassBank(2, covariances=False)
-    bank.put(0, torch.zeros(2))
+    bank.put(0, 9, torch.zeros(2))
     with pytest.raises(ValueError, match="means only"):
         bank.factor(0)
     assert bank.means.dtype == torch.float64 and "covariances" not in bank.state_dict()
@@ -167,3 +167,30 @@ def test_sample_covariance(count: int, size: int) -> None:
 
 def test_a_single_sample_has_no_covariance() -> None:
     assert torch.equal(covariance_of(torch.tensor([[3.0, -2.0]])), torch.zeros(2, 2, dtype=torch.float64))
+
+
+def test_draws_have_the_mean_and_covariance_of_their_class() -> None:
+    covariance = definite(3, 0)
+    bank = ClassBank(3, covariances=True)
+    bank.put(0, 9, torch.tensor([1.0, -2.0, 5.0], dtype=torch.float64), tensor(covariance))
+    drawn = bank.sample(0, 200_000, torch.Generator().manual_seed(0)).numpy()
+    scale = np.abs(covariance).max()
+    assert np.allclose(drawn.mean(0), [1.0, -2.0, 5.0], atol=0.02 * np.sqrt(scale))
+    assert np.allclose(np.cov(drawn.T), covariance, atol=0.03 * scale)
+    again = bank.sample(0, 200_000, torch.Generator().manual_seed(0)).numpy()
+    assert np.array_equal(drawn, again)
+
+
+def test_radius_and_counts() -> None:
+    bank = ClassBank(3, covariances=True)
+    traces = []
+    for column in range(4):
+        covariance = definite(3, column)
+        traces.append(np.trace(covariance))
+        bank.put(column, 10 + column, torch.zeros(3), tensor(covariance))
+    bank.put(1, 99, torch.zeros(3))
+    assert bank.counts == [10, 99, 12, 13]
+    assert np.isclose(bank.radius(), np.sqrt(np.mean(traces) / 3))
+    other = ClassBank(3, covariances=True)
+    other.load_state_dict(bank.state_dict())
+    assert other.counts == bank.counts

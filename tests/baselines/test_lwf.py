@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from circle.baselines.lwf import LwF, LwFConfig, distillation
+from circle.baselines.distillation import distillation
+from circle.baselines.lwf import LwF, LwFConfig
 from circle.baselines.task_data import TaskData
 from circle.benchmark.method import Step, Task
 from circle.benchmark.state import same_state

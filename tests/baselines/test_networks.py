@@ -22,6 +22,8 @@ from circle.baselines.networks import (
     NetworkConfig,
     ResNet18,
     build_backbone,
+    norm_parameters,
+    train_mode,
     unit_rows,
 )
 from circle.errors import CircleError
@@ -236,3 +238,25 @@ def test_settings_out_of_range_are_refused() -> None:
         LwFConfig(first_kernel=5)
     with pytest.raises(CircleError, match="lwf.network = 'vgg'"):
         LwFConfig.from_dict({"network": "vgg"})
+
+
+def test_batch_norm_can_stand_still_while_the_rest_is_trained() -> None:
+    network = ResNet18(3, torch.Generator().manual_seed(0), width=4, max_pool=False)
+    images = torch.randn(6, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    train_mode(network, batch_statistics=False)
+    before = {name: value.clone() for name, value in network.named_buffers()}
+    standing = network(images)
+    assert all(torch.equal(value, before[name]) for name, value in network.named_buffers())
+    assert torch.allclose(standing, network.eval()(images)), "running statistics, as in evaluation"
+    train_mode(network, batch_statistics=True)
+    assert not torch.allclose(standing, network(images), rtol=1e-2)
+    assert not torch.equal(network.first.norm.running_mean, before["first.norm.running_mean"])  # pyright: ignore
+    counted = sum(parameter.numel() for parameter in norm_parameters(network))
+    # Two numbers a channel: the first layer and four of each stage have 4, 8, 16, 32 channels; three shortcuts.
+    assert counted == 2 * (4 + 4 * (4 + 8 + 16 + 32) + 8 + 16 + 32)
+
+
+def test_a_single_value_per_channel_is_normalised_by_the_running_statistics() -> None:
+    network = ResNet18(3, torch.Generator().manual_seed(0), width=4, max_pool=False).train()
+    image = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert bool(torch.isfinite(network(image)).all()), "the last maps have one pixel"

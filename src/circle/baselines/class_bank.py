@@ -1,7 +1,8 @@
-"""What methods keep of the features of each class: a mean and, where asked for, a covariance with its factor."""
+"""What methods keep of the features of each class: count, mean and, where asked for, a covariance with its factor."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,12 +12,13 @@ from circle import linalg
 
 
 class ClassBank:
-    """Means [C, d] and covariances [C, d, d] of classes by column, float64; factors are made once and kept.
+    """Counts [C], means [C, d] and covariances [C, d, d] of classes by column, float64; factors are made once and kept.
 
     A class that comes again is described by its latest images.
     """
 
     def __init__(self, size: int, *, covariances: bool, device: torch.device | None = None) -> None:
+        self.counts: list[int] = []
         self.means = torch.zeros(0, size, dtype=torch.float64, device=device)
         self.covariances = torch.zeros(0, size, size, dtype=torch.float64, device=device) if covariances else None
         self.jittered = 0  # how often a covariance had to be mended before it could be factorised, by this object
@@ -25,8 +27,9 @@ class ClassBank:
     def __len__(self) -> int:
         return len(self.means)
 
-    def put(self, column: int, mean: Tensor, covariance: Tensor | None = None) -> None:
-        """Describe a class; those before it must be there already."""
+    def put(self, column: int, count: int, mean: Tensor, covariance: Tensor | None = None) -> None:
+        """Describe a class of ``count`` samples; those before it must be there already."""
+        self.counts[column : column + 1] = [count]
         if column == len(self.means):
             self.means = torch.cat([self.means, mean[None].to(self.means)])
             if self.covariances is not None and covariance is not None:
@@ -39,10 +42,8 @@ class ClassBank:
 
     def factor(self, column: int) -> Tensor:
         """L [d, d] with L L^T the covariance of a class; jitter that it takes is logged and counted."""
-        if self.covariances is None:
-            raise ValueError("this bank keeps means only")
         if column not in self._factors:
-            factor = linalg.cholesky(self.covariances[column].clone())
+            factor = linalg.cholesky(self._kept()[column].clone())
             self.jittered += factor.tries > 0
             self._factors[column] = factor.lower
         return self._factors[column]
@@ -56,13 +57,28 @@ class ClassBank:
             columns.append(white.square().sum(0))
         return torch.stack(columns, 1)
 
+    def radius(self) -> float:
+        """r = sqrt(mean over classes of tr(S_c) / d): how far a feature lies from its class mean, per direction."""
+        return math.sqrt(float(self._kept().diagonal(dim1=1, dim2=2).mean()))
+
+    def sample(self, column: int, count: int, generator: torch.Generator) -> Tensor:
+        """Draws from N(mu_c, S_c), float64 [count, d]: mu_c + L e with e standard normal."""
+        noise = torch.randn(count, self.means.shape[1], generator=generator, dtype=torch.float64)
+        return self.means[column] + noise.to(self.means.device) @ self.factor(column).T
+
+    def _kept(self) -> Tensor:
+        if self.covariances is None:
+            raise ValueError("this bank keeps means only")
+        return self.covariances
+
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"means": self.means.cpu().clone()}
+        state: dict[str, Any] = {"counts": torch.tensor(self.counts), "means": self.means.cpu().clone()}
         if self.covariances is not None:
             state["covariances"] = self.covariances.cpu().clone()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts = state["counts"].tolist()
         self.means = state["means"].to(self.means.device, copy=True)
         if self.covariances is not None:
             self.covariances = state["covariances"].to(self.means.device, copy=True)

@@ -81,7 +81,7 @@ class FeCAM(FrozenMethod[FeCAMConfig]):
             for _ in range(SHRINKAGES):
                 covariance = shrunk(covariance, config.alpha1, config.alpha2)
             centre = own.mean(0, keepdim=True) ** config.beta
-            self.bank.put(column, unit_rows(centre)[0], correlations(covariance))
+            self.bank.put(column, len(own), unit_rows(centre)[0], correlations(covariance))
 
     def scores_of(self, features: Tensor) -> Tensor:
         if self.tasks <= 1:

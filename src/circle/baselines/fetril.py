@@ -66,7 +66,8 @@ class FeTrIL(FrozenMethod[FeTrILConfig]):
 
     def update(self, data: TaskData, features: Tensor) -> None:
         for column in data.present.tolist():
-            self.bank.put(column, features[(data.columns == column).to(self.device)].double().mean(0))
+            own = features[(data.columns == column).to(self.device)]
+            self.bank.put(column, len(own), own.double().mean(0))
 
     def _train_head(self, data: TaskData) -> None:
         features, config = self.features(data.pixels), self.config

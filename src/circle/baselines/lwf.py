@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from circle.baselines.distillation import distillation
 from circle.baselines.networks import Backbone, GrowingHead
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import TrainerConfig
@@ -123,9 +124,3 @@ class LwF(TrainedMethod[LwFConfig]):
             backbone.load_state_dict(state["teacher"]["backbone"])
             head.load_state_dict(state["teacher"]["head"])
             self._teacher = backbone.eval(), head
-
-
-def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """KD = - mean_i sum_j softmax(teacher / tau)_ij log softmax(logits / tau)_ij, both [B, K]; no factor tau^2."""
-    targets = torch.softmax(teacher / temperature, 1)
-    return -(targets * torch.log_softmax(logits / temperature, 1)).sum(1).mean()

@@ -75,7 +75,7 @@ class ConvolutionNorm(nn.Module):
         if self.skip > 1:
             maps = maps[:, :, :: self.skip, :: self.skip].contiguous(memory_format=torch.channels_last)
         maps = functional.conv2d(maps, self.weight, stride=self.stride, padding=self.padding)
-        if self.training and maps[:, 0].numel() == 1:
+        if self.norm.training and maps[:, 0].numel() == 1:
             # A single value has no variance: the running statistics stand in.
             norm = self.norm
             return functional.batch_norm(maps, norm.running_mean, norm.running_var, norm.weight, norm.bias)
@@ -111,6 +111,21 @@ def build_backbone(config: NetworkConfig, channels: int, generator: torch.Genera
     if config.network == "convnet":
         return ConvNet(channels, generator, width=config.width)
     return ResNet18(channels, generator, width=config.width, first_kernel=config.first_kernel, max_pool=config.max_pool)
+
+
+def norm_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Weights and biases of a network's batch norms."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    return [parameter for norm in norms for parameter in norm.parameters()]
+
+
+def train_mode(network: nn.Module, *, batch_statistics: bool) -> None:
+    """Training mode, in which batch norms normalise by the batch, or go on using their running statistics."""
+    network.train()
+    if not batch_statistics:
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
 
 
 class LinearHead(nn.Module):
