@@ -103,10 +103,7 @@ class TrainedMethod(ABC, Generic[Settings]):
                 raise CircleError(f"a task of {pending.images} images was begun: expected it, to go on with it")
         column = {label: index for index, label in enumerate(self._classes)}
         data = TaskData(pixels, torch.tensor([column[label] for label in plain_labels(task.labels)]), before)
-        if self.config.network == "convnet" or self.config.width < SMALL:
-            one_thread(lambda: self._run(data))
-        else:
-            self._run(data)
+        self._run(data)
 
     @torch.no_grad()
     def scores(self, images: Images) -> Tensor:
@@ -201,11 +198,21 @@ class TrainedMethod(ABC, Generic[Settings]):
     ) -> None:
         """Minimise the sum of named terms over ``samples`` samples; may be interrupted after any step and resumed."""
         pending = self._there(self._pending)
-        start = pending.fit or {"epoch": 0, "step": 0}
         optimiser = self._optimiser or Optimiser(parameters, training, scales)
         self._optimiser = optimiser
-        if "optimiser" in start:
-            optimiser.load_state_dict(start["optimiser"])
+        if pending.fit and "optimiser" in pending.fit:
+            optimiser.load_state_dict(pending.fit["optimiser"])
+        if self.config.network == "convnet" or self.config.width < SMALL:
+            one_thread(lambda: self._descend_all(losses, samples, optimiser, pending))
+        else:
+            self._descend_all(losses, samples, optimiser, pending)
+        pending.fit = self._optimiser = None
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in optimiser.parameters):
+            raise self._diverged("weights are no longer finite", training.epochs)
+
+    def _descend_all(self, losses: Losses, samples: int, optimiser: Optimiser, pending: Pending) -> None:
+        """All steps that are left of a fit."""
+        training, start = optimiser.training, pending.fit or {"epoch": 0, "step": 0}
         step, order = start["step"], start.get("order")
         for epoch in range(start["epoch"], training.epochs):
             if order is None:
@@ -221,9 +228,6 @@ class TrainedMethod(ABC, Generic[Settings]):
                 if self.on_step is not None:
                     self.on_step(place)
             step, order = 0, None
-        pending.fit = self._optimiser = None
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in optimiser.parameters):
-            raise self._diverged("weights are no longer finite", training.epochs)
 
     def _descend(self, terms: dict[str, Tensor], optimiser: Optimiser, rate: float, epoch: int) -> dict[str, float]:
         """One step down the sum of the terms; their values."""
