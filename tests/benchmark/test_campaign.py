@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from circle import BiRC2DConfig, CircleClassifier
+from circle.baselines import FineTuneConfig, LwFConfig
 from circle.benchmark import campaign
 from circle.benchmark.campaign import Estimate, Request
 from circle.benchmark.features import FeatureStore
@@ -127,3 +128,16 @@ def test_a_budget_fits_the_epochs_once(tmp_path: Path, monkeypatch: pytest.Monke
     run_stream(jobs[1].plan, Stream.of(digits, 0), jobs[1].build(), jobs[1].folder)
     again = list(campaign.jobs(rivals(**wish), digits, tmp_path, new_classifier))
     assert [job.plan.config["initial_epochs"] for job in again] == [3, 2]
+
+
+def test_labels_of_rivals_say_what_sets_them_apart() -> None:
+    def label(name: str, width: int = 64, **more: Any) -> str:
+        config = LwFConfig(width=width) if name == "lwf" else FineTuneConfig()
+        return campaign.rival_label(replace(rivals(), **more), name, config)
+
+    assert label("lwf") == "LwF"
+    assert label("lwf", 8, budget=180.0) == "LwF, width 8, 180 s"
+    assert label("lwf", preset="paper") == "LwF, published settings"
+    assert label("finetune", preset="paper") == "finetune"
+    assert label("lwf", label="night") == "night, LwF", "two methods share no folder"
+    assert label("lwf", label="night", methods=("lwf",)) == "night"

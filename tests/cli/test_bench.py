@@ -198,8 +198,8 @@ def test_rivals_run_with_settings_of_their_own(tmp_path: Path, capsys: pytest.Ca
     arguments = bench(tmp_path / "out", "--tasks", "5", "--method", *names, *RIVAL, "--rival.buffer-size", "50")
     assert run(arguments) == 0
     printed = capsys.readouterr().out
-    for name in names:
-        assert f"{name}, seed 0, T = 5: A_bar" in printed
+    for label in ("LwF", "ACIL", "DS-AL", "FeCAM", "FeTrIL"):
+        assert f"{label}, seed 0, T = 5: A_bar" in printed
     made = results.read_runs([tmp_path / "out"])
     assert {one.info["method"] for one in made} == set(names)
     assert {one.info["config"]["width"] for one in made} == {4}
@@ -210,7 +210,7 @@ def test_a_time_limit_is_kept_and_reported(tmp_path: Path, capsys: pytest.Captur
     arguments = bench(tmp_path / "out", "--tasks", "5", "--method", "lwf", *slow)
     assert run([*arguments, "--time-limit", "1"]) == 0
     printed = capsys.readouterr().out
-    assert "lwf, seed 0: stopped, time limit of 1 s of learning reached in task 2, epoch " in printed
+    assert "LwF, seed 0: stopped, time limit of 1 s of learning reached in task 2, epoch " in printed
     assert "; 2 of 10 classes learned and evaluated" in printed
     (one,) = results.read_runs([tmp_path / "out"])
     assert [row.classes_seen for row in one.rows] == [2]

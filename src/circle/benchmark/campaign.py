@@ -15,7 +15,7 @@ from circle.baselines.settings import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.method import CircleMethod, Method
 from circle.benchmark.protocol import task_sizes
-from circle.benchmark.published import method_key
+from circle.benchmark.published import METHODS, method_key
 from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan, Stream
 from circle.config import Config
@@ -88,6 +88,7 @@ def jobs(
 
 
 CIRCLE, PAPER = "circle", "paper"
+PUBLISHED_WIDTH = 64  # of the ResNets
 
 
 def _check_rival_settings(request: Request) -> None:
@@ -124,7 +125,7 @@ def _circle_job(
 def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dataset, output: Path) -> Job:
     registered = entry("method", name)
     config = rival_config(request, name, split, dataset)
-    plan = _plan(request, name, request.label or name, (split,), seed, config.to_dict())
+    plan = _plan(request, name, rival_label(request, name, config), (split,), seed, config.to_dict())
     folder = _folder(output, dataset, plan)
     if request.budget is not None and isinstance(config, TrainerConfig):
         if (folder / INFO).exists():
@@ -138,6 +139,22 @@ def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dat
             config = fit_budget(config, sizes, image_shape(dataset), request.budget)
         plan = replace(plan, config=config.to_dict())
     return Job(plan, folder, lambda: registered.part(config, seed=seed))
+
+
+def rival_label(request: Request, name: str, config: Config) -> str:
+    """How reports call a rival: its name, and what sets these runs apart from the published ones."""
+    shown = METHODS.get(method_key(name) or "", name)
+    if request.label:
+        return request.label if len(request.methods) == 1 else f"{request.label}, {shown}"
+    settings = config.get_params()
+    remarks = [shown]
+    if settings.get("network") == "resnet18" and settings["width"] != PUBLISHED_WIDTH:
+        remarks.append(f"width {settings['width']}")
+    if request.preset == PAPER and method_key(name) is not None:
+        remarks.append("published settings")
+    if request.budget is not None:
+        remarks.append(f"{request.budget:g} s")
+    return ", ".join(remarks)
 
 
 def rival_config(request: Request, name: str, split: str, dataset: Dataset) -> Config:
