@@ -62,7 +62,7 @@ def test_extractors_have_one_size_and_birc2d_is_there_in_both_forms() -> None:
     assert by_key["birc2d"].label == "BiRC2D (small)"
     form = by_key[PUBLISHED_FORM].extractor
     assert isinstance(form, BiRC2DConfig)
-    assert (form.stem, form.width, form.patch_sizes, form.aggregation) == ("plain", 480, (2, 4), "flatten")
+    assert (form.stem, form.width, form.patch_sizes, form.aggregation) == ("plain", 480, (2, 4), "pool")
     tiny_images = extractor_study("tinyimagenet", BASE, "small", groups=1, members=1, head_size=8, projection="linear")
     form = next(v.extractor for v in tiny_images.variants if v.key == PUBLISHED_FORM)
     assert isinstance(form, BiRC2DConfig)
