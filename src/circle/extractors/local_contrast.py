@@ -25,7 +25,7 @@ class LocalContrastConfig(PooledConfig):
     windows: Literal["box", "gaussian"] = option("gaussian", "windows that tile the map, or smooth ones that overlap")
     bits: Literal[8, 16] = option(16, "of the grid that features are rounded to: these ones are much alike")
     mirror: bool = option(True, "whether the vectors of an image and of its mirror image are averaged")
-    filters: tuple[int, ...] = option((56,), "random filters of each bank; both signs of a response are kept")
+    filters: tuple[int, ...] = option((48,), "random filters of each bank; both signs of a response are kept")
     kernels: tuple[int, ...] = option((3,), "side of each bank's filters")
     reductions: tuple[int, ...] = option((1,), "how many times smaller the image is made for each bank")
     grey_share: float = option(0.5, "share of a bank's filters that weigh all colours alike")
