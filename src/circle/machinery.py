@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from circle.config import Config
+from circle.devices import usable_device
 from circle.ensemble import Group, build_groups
 from circle.errors import CircleError, NotLearnedError
 from circle.extractors import Grid, ImageShape
@@ -135,10 +136,7 @@ class Machinery(BaseEstimator):
         """Build what config and seed determine, with nothing learned."""
         if self.groups < 1 or self.members < 1:
             raise CircleError(f"groups = {self.groups}, members = {self.members}: expected at least 1 of each")
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise CircleError(f"device {self.device!r} is not usable: {str(error).splitlines()[0]}") from error
+        usable_device(self.device)
         self.image_ = image
         self.groups_ = build_groups(
             resolve("extractor", self.extractor),

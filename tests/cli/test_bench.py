@@ -224,6 +224,7 @@ def test_a_time_limit_is_kept_and_reported(tmp_path: Path, capsys: pytest.Captur
         (["--time-limit", "0"], "time-limit 0: expected seconds, more than 0"),
         (["--method", "lwf", "--budget", "-1"], "budget -1: expected seconds, more than 0"),
         (["--method", "lwf", "--rival.alpha1", "1"], "'alpha1' of a rival: none of lwf has it"),
+        (["--method", "lwf", "--rival.device", "nonsense"], "device 'nonsense' is not usable"),
         (["--method", "lwf", "--rival.temperature", "0"], "lwf.temperature = 0.0: expected a positive number"),
         (["--method", "lwf", "--rival.augmentations", "flop"], "unknown lwf augmentation 'flop': did you mean 'flip'?"),
         (["--method", "lwf", "--preset", "paper"], "no published settings for data set 'digits'"),
