@@ -96,7 +96,8 @@ def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     header = read_header(path)
     try:
         with safe_open(str(path), "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
         raise CircleError(f"{path}: damaged model file ({str(error).splitlines()[0]})") from error
     for name, expected in header["checksums"].items():

@@ -6,6 +6,7 @@ One decorator registers a part together with the config that describes it; the c
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -24,6 +25,13 @@ class Entry:
     config: type[Config]
 
 
+# The rooms that register each kind; they are imported on demand to keep start-up short.
+ROOMS: dict[str, str] = {
+    "extractor": "circle.extractors",
+    "head": "circle.heads",
+    "method": "circle.baselines",
+    "dataset": "circle.streams",
+}
 _ENTRIES: dict[str, dict[str, Entry]] = {"extractor": {}, "head": {}, "method": {}, "dataset": {}}
 
 
@@ -76,12 +84,5 @@ def _list(kind: Kind) -> list[str]:
 
 
 def _load(kind: Kind) -> None:
-    """Import the room that registers this kind; rooms are imported on demand to keep start-up short."""
-    if kind == "extractor":
-        import circle.extractors
-    elif kind == "head":
-        import circle.heads
-    elif kind == "method":
-        import circle.baselines
-    else:
-        import circle.streams  # noqa: F401
+    """Import the room that registers this kind."""
+    importlib.import_module(ROOMS[kind])

@@ -113,22 +113,23 @@ def test_the_teacher_stays_as_it_was(make_method: MakeMethod, make_tasks: MakeTa
     first, second = make_tasks()
     method: LwF = make_method("lwf")
     method.learn(first)
-    assert "teacher" not in method.state_dict()["own"]
+    assert "pending" not in method.state_dict()
     before = method.state_dict()
     seen = []
 
     def check(_: Step) -> None:
         state = method.state_dict()
-        teacher = state["own"]["teacher"]
-        seen.append(same_state(teacher["backbone"], before["backbone"]))
+        saved = state["pending"]["extra"]
+        teacher = {name.removeprefix("network."): value for name, value in saved.items() if name.startswith("network.")}
+        seen.append(same_state(teacher, before["backbone"]))
         for name, rows in before["head"].items():
-            seen.append(torch.equal(teacher["head"][name][:2], rows))
-        assert not same_state(teacher["backbone"], state["backbone"]), "while the network itself moves"
+            seen.append(torch.equal(saved[f"head.{name}"][:2], rows))
+        assert not same_state(teacher, state["backbone"]), "while the network itself moves"
 
     method.on_step = check
     method.learn(second)
     assert len(seen) > 6 and all(seen)
-    assert "teacher" not in method.state_dict()["own"]
+    assert "pending" not in method.state_dict()
 
 
 def test_the_teacher_is_asked_about_old_classes_only(make_method: MakeMethod, make_tasks: MakeTasks) -> None:
@@ -147,7 +148,7 @@ def test_the_teacher_is_asked_about_old_classes_only(make_method: MakeMethod, ma
         method.on_step = leave
         with pytest.raises(LeftError):
             method.learn(second)
-        kept[0]["own"]["teacher"]["head"]["weight"][rows] += 10.0
+        kept[0]["pending"]["extra"]["head.weight"][rows] += 10.0
         resumed: LwF = make_method("lwf", epochs=1)
         resumed.load_state_dict(kept[0])
         resumed.learn(second)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from circle.baselines.class_bank import ClassBank, covariance_of
+from circle.baselines.class_bank import covariance_of
 from circle.baselines.frozen import FrozenMethod
 from circle.baselines.networks import CosineHead, GrowingHead, unit_rows
 from circle.baselines.settings import FrozenConfig
@@ -59,17 +59,10 @@ class FeCAM(FrozenMethod[FeCAMConfig]):
     """
 
     config_type = FeCAMConfig
-
-    def __init__(self, config: FeCAMConfig | None = None, seed: int = 0) -> None:
-        super().__init__(config, seed)
-        self.bank = ClassBank(0, covariances=True)
+    keeps = "covariances"
 
     def new_head(self, size: int) -> GrowingHead:
         return CosineHead(size)
-
-    def begin(self, data: TaskData) -> None:
-        if self.tasks == 0:
-            self.bank = ClassBank(self.network.size, covariances=True, device=self.device)
 
     def update(self, data: TaskData, features: Tensor) -> None:
         config, values = self.config, features.double()
@@ -88,10 +81,3 @@ class FeCAM(FrozenMethod[FeCAMConfig]):
             # |a - b|^2 of unit vectors falls as their cosine grows.
             return unit_rows(features) @ unit_rows(self.head.weight).T
         return -self.bank.distances(unit_rows(features.double() ** self.config.beta))
-
-    def own_state(self) -> dict[str, Any]:
-        return {"bank": self.bank.state_dict()}
-
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        self.bank = ClassBank(state["bank"]["means"].shape[1], covariances=True, device=self.device)
-        self.bank.load_state_dict(state["bank"])

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from circle.baselines.class_bank import ClassBank
 from circle.baselines.frozen import FrozenMethod
 from circle.baselines.networks import unit_rows
 from circle.baselines.optimisers import Training
@@ -52,17 +51,10 @@ class FeTrIL(FrozenMethod[FeTrILConfig]):
     """
 
     config_type = FeTrILConfig
-
-    def __init__(self, config: FeTrILConfig | None = None, seed: int = 0) -> None:
-        super().__init__(config, seed)
-        self.bank = ClassBank(0, covariances=False)
+    keeps = "means"
 
     def stages(self) -> Sequence[Stage]:
         return super().stages() if self.tasks == 0 else [*super().stages(), ("head", self._train_head)]
-
-    def begin(self, data: TaskData) -> None:
-        if self.tasks == 0:
-            self.bank = ClassBank(self.network.size, covariances=False, device=self.device)
 
     def update(self, data: TaskData, features: Tensor) -> None:
         for column in data.present.tolist():
@@ -85,13 +77,6 @@ class FeTrIL(FrozenMethod[FeTrILConfig]):
             cosine=True,
         )
         self.fit(losses, len(samples), list(self.head.parameters()), training)
-
-    def own_state(self) -> dict[str, Any]:
-        return {"bank": self.bank.state_dict()}
-
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        self.bank = ClassBank(state["bank"]["means"].shape[1], covariances=False, device=self.device)
-        self.bank.load_state_dict(state["bank"])
 
 
 def pseudo_features(columns: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Tensor]:

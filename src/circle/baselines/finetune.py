@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import Tensor
-from torch.nn import functional
-
 from circle.baselines.networks import GrowingHead, LinearHead
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import TrainerConfig
@@ -68,15 +65,9 @@ class FineTune(TrainedMethod[FineTuneConfig]):
 
     def _train(self, data: TaskData) -> None:
         config = self.config
-        targets = data.columns.to(self.device)
-
-        def losses(batch: Tensor) -> dict[str, Tensor]:
-            features = self.network.train()(self.inputs(data.pixels[batch], augmented=True))
-            return {"cross entropy": functional.cross_entropy(self.head(features), targets[batch])}
-
         training = Training(
             *(config.epochs, config.batch_size, config.learning_rate),
             optimiser=config.optimiser,
             weight_decay=config.weight_decay,
         )
-        self.fit(losses, len(data), self.parameters(), training)
+        self.fit(self.cross_entropy(data), len(data), self.parameters(), training)

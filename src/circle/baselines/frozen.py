@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from circle.baselines.settings import FrozenConfig
 from circle.baselines.task_data import TaskData
@@ -41,13 +40,7 @@ class FrozenMethod(TrainedMethod[FrozenSettings]):
         return [("train", self._train), *rest] if self.tasks == 0 else rest
 
     def _train(self, data: TaskData) -> None:
-        targets = data.columns.to(self.device)
-
-        def losses(batch: Tensor) -> dict[str, Tensor]:
-            features = self.network.train()(self.inputs(data.pixels[batch], augmented=True))
-            return {"cross entropy": functional.cross_entropy(self.head(features), targets[batch])}
-
-        self.fit(losses, len(data), self.parameters(), self.config.initial_training())
+        self.fit(self.cross_entropy(data), len(data), self.parameters(), self.config.initial_training())
         self._kept.clear()
 
     def _update(self, data: TaskData) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from circle.baselines.distillation import distillation
-from circle.baselines.networks import Backbone, GrowingHead
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import TrainerConfig
-from circle.baselines.task_data import TaskData, copied
+from circle.baselines.task_data import TaskData
 from circle.baselines.trainer import Stage, TrainedMethod
 from circle.config import option
 from circle.registry import register
@@ -63,14 +62,9 @@ class LwF(TrainedMethod[LwFConfig]):
 
     config_type = LwFConfig
 
-    def __init__(self, config: LwFConfig | None = None, seed: int = 0) -> None:
-        super().__init__(config, seed)
-        self._teacher: tuple[Backbone, GrowingHead] | None = None
-
-    def begin(self, data: TaskData) -> None:
-        """Keep the network as it is now; rows of the head for this task's classes are there, but not asked."""
-        if self.tasks:
-            self._teacher = copy.deepcopy((self.network.eval(), self.head))
+    def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
+        """The network as it is now; rows of the head for this task's classes are there, but not asked."""
+        return {"network": self.former_network(), "head": copy.deepcopy(self.head)} if self.tasks else {}
 
     def stages(self) -> Sequence[Stage]:
         return [("train", self._train)]
@@ -82,17 +76,15 @@ class LwF(TrainedMethod[LwFConfig]):
             images = self.inputs(data.pixels[batch], augmented=True)
             logits = self.head(self.network.train()(images))
             terms = {"cross entropy": functional.cross_entropy(logits[:, present], local[batch])}
-            if self._teacher is not None:
-                backbone, head = self._teacher
+            if self.tasks:
                 old = data.classes_before
                 with torch.no_grad():
-                    before = head(backbone(images))[:, :old]
+                    before = self.extra["head"](self.extra["network"](images))[:, :old]
                 distance = distillation(logits[:, :old], before, config.temperature)
                 terms["distillation"] = config.distillation_weight * distance
             return terms
 
         self.fit(losses, len(data), self.parameters(), self.training())
-        self._teacher = None
 
     def training(self) -> Training:
         """The schedule of the first task, or that of the others."""
@@ -110,17 +102,3 @@ class LwF(TrainedMethod[LwFConfig]):
             milestones=config.milestones,
             decay=config.learning_rate_decay,
         )
-
-    def own_state(self) -> dict[str, Any]:
-        if self._teacher is None:
-            return {}
-        backbone, head = self._teacher
-        return {"teacher": {"backbone": copied(backbone.state_dict()), "head": copied(head.state_dict())}}
-
-    def load_own_state(self, state: dict[str, Any]) -> None:
-        self._teacher = None
-        if "teacher" in state:
-            backbone, head = copy.deepcopy((self.network, self.head))
-            backbone.load_state_dict(state["teacher"]["backbone"])
-            head.load_state_dict(state["teacher"]["head"])
-            self._teacher = backbone.eval(), head

@@ -43,6 +43,7 @@ class Pending:
     classes_before: int
     stage: int = 0
     fit: dict[str, Any] | None = None  # epoch, step, order of the samples and, when loaded, the optimiser
+    extra: dict[str, Tensor] | None = None  # weights of the task's own modules, when loaded
 
 
 def channels_first(images: np.ndarray) -> Tensor:

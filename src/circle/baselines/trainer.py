@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from circle.baselines.augmentation import augmenter
+from circle.baselines.class_bank import ClassBank
 from circle.baselines.networks import Backbone, GrowingHead, LinearHead, build_backbone
 from circle.baselines.optimisers import Optimiser, Training
 from circle.baselines.settings import TrainerConfig
 from circle.baselines.task_data import Pending, TaskData, channels_first, copied, count_parameters, one_thread
 from circle.benchmark.method import Images, Step, Task
+from circle.devices import usable_device
 from circle.errors import CircleError, NotLearnedError
 from circle.extractors import ParameterCount
 from circle.labels import plain_labels
@@ -36,6 +41,8 @@ class TrainedMethod(ABC, Generic[Settings]):
 
         begin(task) -> stage 1 -> stage 2 -> ... -> scores
 
+    ``bank`` keeps statistics of each class, if the method says which; ``extra`` holds the modules that a task needs
+    and the next one does not: a former network, a distiller, an additional head.
     A stage may call :meth:`fit`, which can be interrupted after any step: the state then holds the optimiser, the
     schedule's place, the order of the samples and the generator, and learning the same task again goes on from there.
     A diverged loss ends the run with an error that names task, epoch and term. Everything random comes from
@@ -43,14 +50,19 @@ class TrainedMethod(ABC, Generic[Settings]):
     """
 
     config_type: ClassVar[type[TrainerConfig]]
+    keeps: ClassVar[Literal["nothing", "means", "covariances"]] = "nothing"  # of the features of each class
+    rows_per_class: ClassVar[int] = 1  # of the head
 
     def __init__(self, config: Settings | None = None, seed: int = 0) -> None:
         self.config: Settings = config or self.config_type()  # pyright: ignore[reportAttributeAccessIssue]
         self.seed = seed
-        self.device = torch.device(self.config.device)
+        self.device = usable_device(self.config.device)
         self.generator = torch.Generator().manual_seed(seed)
         self.on_step: Callable[[Step], None] | None = None
         self.tasks = 0
+        self.bank = self._new_bank(0)
+        self.extra = nn.ModuleDict()
+        self.stage_seconds: dict[str, float] = {}  # of the latest task
         self._channels = 0
         self._backbone: Backbone | None = None
         self._head: GrowingHead | None = None
@@ -66,6 +78,17 @@ class TrainedMethod(ABC, Generic[Settings]):
 
     def begin(self, data: TaskData) -> None:
         """Prepare for a task: its new classes have columns, and the head has rows for them."""
+
+    def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
+        """Modules for this task alone, found in ``extra`` until it ends; saved and restored with a task half done.
+
+        When a task is taken up again they are made anew, from another generator, and given their saved weights.
+        """
+        return {}
+
+    def new_network(self, channels: int, generator: torch.Generator) -> Backbone:
+        """The backbone for images of this many channels."""
+        return build_backbone(self.config, channels, generator)
 
     def new_head(self, size: int) -> GrowingHead:
         """A head without classes for features [B, size]."""
@@ -125,11 +148,15 @@ class TrainedMethod(ABC, Generic[Settings]):
             "generator": self.generator.get_state(),
             "own": self.own_state(),
         }
+        if self.keeps != "nothing":
+            state["bank"] = self.bank.state_dict()
         if self._backbone is not None and self._head is not None:
             state["backbone"] = copied(self._backbone.state_dict())
             state["head"] = copied(self._head.state_dict())
         if self._pending is not None:
             state["pending"] = {name: value for name, value in vars(self._pending).items() if value is not None}
+            if len(self.extra):
+                state["pending"]["extra"] = copied(self.extra.state_dict())
             if self._optimiser is not None and self._pending.fit is not None:
                 state["pending"]["fit"] = {**self._pending.fit, "optimiser": self._optimiser.state_dict()}
         return state
@@ -139,13 +166,17 @@ class TrainedMethod(ABC, Generic[Settings]):
         self._backbone = self._head = self._optimiser = None
         if "backbone" in state:
             throwaway = torch.Generator()
-            self._backbone = build_backbone(self.config, self._channels, throwaway).to(self.device)
+            self._backbone = self.new_network(self._channels, throwaway).to(self.device)
             self._backbone.load_state_dict(state["backbone"])
             self._head = self.new_head(self._backbone.size)
             self._head.grow(len(state["head"]["weight"]), throwaway)
             self._head.load_state_dict(state["head"])
             self._head.to(self.device)
+        if self.keeps != "nothing":
+            self.bank = self._new_bank(state["bank"]["means"].shape[1])
+            self.bank.load_state_dict(state["bank"])
         self.load_own_state(state["own"])
+        self.extra = nn.ModuleDict()
         self._pending = Pending(**state["pending"]) if "pending" in state else None
         self.generator.set_state(state["generator"])
 
@@ -169,6 +200,10 @@ class TrainedMethod(ABC, Generic[Settings]):
         """All weights of backbone and head."""
         return [*self.network.parameters(), *self.head.parameters()]
 
+    def former_network(self) -> Backbone:
+        """A copy of the backbone as it is, in evaluation mode, to be compared with."""
+        return copy.deepcopy(self.network).eval()
+
     def inputs(self, pixels: Tensor, *, augmented: bool) -> Tensor:
         """uint8 [B, C, H, W] -> what the network takes, on its device; augmented anew at every call, if asked."""
         images = pixels.to(self.device, torch.float32).div_(255.0)
@@ -187,6 +222,16 @@ class TrainedMethod(ABC, Generic[Settings]):
         pixels = channels_first(np.asarray(images[part]))
         self._check(pixels)
         return self.features(pixels)
+
+    def cross_entropy(self, data: TaskData) -> Losses:
+        """- mean_i log softmax(z_i)[y_i] of augmented images, softmax over all classes so far."""
+        targets = data.columns.to(self.device)
+
+        def losses(batch: Tensor) -> dict[str, Tensor]:
+            features = self.network.train()(self.inputs(data.pixels[batch], augmented=True))
+            return {"cross entropy": functional.cross_entropy(self.head(features), targets[batch])}
+
+        return losses
 
     def fit(
         self,
@@ -247,22 +292,34 @@ class TrainedMethod(ABC, Generic[Settings]):
         """Begin the task unless it was begun before, and do the stages that are left."""
         if self._pending is None:
             self._pending = Pending(len(data), data.classes_before)
+            self.extra = nn.ModuleDict(self.extras(data, self.generator)).to(self.device)
             self.begin(data)
-        for index, (_, stage) in enumerate(self.stages()):
+        elif self._pending.extra is not None:
+            self.extra = nn.ModuleDict(self.extras(data, torch.Generator())).to(self.device)
+            self.extra.load_state_dict(self._pending.extra)
+            self._pending.extra = None
+        self.stage_seconds.clear()
+        for index, (name, stage) in enumerate(self.stages()):
             if index >= self._pending.stage:
+                started = time.perf_counter()
                 stage(data)
+                self.stage_seconds[name] = time.perf_counter() - started
                 self._pending.stage = index + 1
-        self._pending = None
+        self._pending, self.extra = None, nn.ModuleDict()
         self.tasks += 1
 
     def _add_classes(self, new: Sequence[Hashable], channels: int) -> None:
         """Make the network at the first task; give every new class a column and the head a row for it."""
         if self._backbone is None:
             self._channels = channels
-            self._backbone = build_backbone(self.config, channels, self.generator).to(self.device)
+            self._backbone = self.new_network(channels, self.generator).to(self.device)
             self._head = self.new_head(self._backbone.size).to(self.device)
-        self.head.grow(len(new), self.generator)
+            self.bank = self._new_bank(self._backbone.size)
+        self.head.grow(self.rows_per_class * len(new), self.generator)
         self._classes.extend(new)
+
+    def _new_bank(self, size: int) -> ClassBank:
+        return ClassBank(size, covariances=self.keeps == "covariances", device=self.device)
 
     def _check(self, pixels: Tensor) -> None:
         found, expected = pixels.shape[1], self._channels or pixels.shape[1]

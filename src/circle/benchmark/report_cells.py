@@ -128,10 +128,7 @@ def summarise(values: Sequence[float]) -> Summary | None:
 
 def record_of(run: Run, tasks: str) -> StreamRecord | None:
     """The counts of a run for one split, or None where it was stopped before its first task ended."""
-    first = task_sizes(tasks, len(run.info["class_order"]))[0]
-    if not run.complete and all(row.classes_seen != first for row in run.rows):
-        return None
-    return run.record(tasks)
+    return run.record(tasks) if run.complete or run.reached(tasks) else None
 
 
 def collect(runs: Sequence[Run]) -> tuple[list[Cell], list[Run]]:
