@@ -29,7 +29,7 @@ class Factor:
         return torch.cholesky_solve(right, self.lower)
 
 
-def cholesky(matrix: Tensor) -> Factor:
+def cholesky(matrix: Tensor, level: int = logging.WARNING) -> Factor:
     """Factorise a symmetric float64 matrix [D, D], of which only the lower triangle is read.
 
     If it is not positive definite to working precision, ``jitter = eps * trace / D`` is added to the diagonal,
@@ -49,13 +49,22 @@ def cholesky(matrix: Tensor) -> Factor:
         matrix.diagonal().add_(jitter - added)
         added = jitter
         lower, info = torch.linalg.cholesky_ex(matrix)
-        logger.warning("covariance [%d, %d] not positive definite: jitter %.3g, try %d", size, size, jitter, attempt)
+        shown = (size, size, jitter, attempt)
+        logger.log(level, "covariance [%d, %d] not positive definite: jitter %.3g, try %d", *shown)
         if not int(info):
             return Factor(lower, jitter, attempt)
     raise NotDefiniteError(
         f"covariance [{size}, {size}] is not positive definite even with jitter {added:.3g}: "
         "raise the head's ridge or shrinkage"
     )
+
+
+def cholesky_with_gradient(matrix: Tensor) -> Factor:
+    """The same for a matrix that a gradient goes back through; it is left as it is. The caller logs its jitter."""
+    factor = cholesky(matrix.detach().clone(), logging.DEBUG)
+    if factor.jitter:
+        matrix = matrix + factor.jitter * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    return Factor(torch.linalg.cholesky(matrix), factor.jitter, factor.tries)
 
 
 def spectral_radius(matrix: Tensor) -> float:

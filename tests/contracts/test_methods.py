@@ -26,13 +26,20 @@ def make(name: str, seed: int) -> Method:
 
 def small(config: Config) -> Config:
     """The same method with a network and a training for a few small images."""
+    adam = config.name in ("finetune", "pass", "il2a", "efc_plus_plus")
     wishes = {
         "width": 16 if config.name == "finetune" else 8,
         "batch_size": 20,
-        "epochs": 30 if config.name == "fetril" else 6,  # of a head alone
+        "epochs": {"fetril": 30, "pass": 20, "il2a": 20}.get(config.name, 6),  # FeTrIL: of a head alone
         "initial_epochs": 6,
-        "learning_rate": 0.003 if config.name == "finetune" else 0.05,
-        "initial_learning_rate": 0.1,
+        "learning_rate": 0.003 if adam else 0.05,
+        "initial_learning_rate": 0.003 if adam else 0.1,
+        "balanced_epochs": 10,
+        "balanced_learning_rate": 0.05,
+        "balanced_batch_size": 20,
+        "feature_distillation_weight": 3.0,
+        "feature_size": 8,
+        "draws": 200,
         "milestones": (),
         "initial_milestones": (),
         "buffer_size": 200,

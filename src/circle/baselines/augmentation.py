@@ -20,7 +20,16 @@ from circle.errors import CircleError
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
-KNOWN = ("crop", "flip", "brightness", "resized_crop", "auto_augment", "trivial_augment", "cutout")
+KNOWN = (
+    "crop",
+    "flip",
+    "brightness",
+    "resized_crop",
+    "padded_resized_crop",
+    "auto_augment",
+    "trivial_augment",
+    "cutout",
+)
 BRIGHTNESS = 63 / 255  # the usual amount for images of 32 x 32
 TRIES = 10  # crops drawn before the central one is taken
 
@@ -73,18 +82,22 @@ def random_resized_crop(
     generator: torch.Generator,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    padding: int = 0,
 ) -> Tensor:
-    """A part of each image (see ``crop_boxes``), enlarged to H x W with bilinear interpolation.
+    """A part of each image (see ``crop_boxes``), brought to H x W with bilinear interpolation.
 
+    With ``padding`` it is a part of the image with so many zeros on all sides.
     Column j of the output is read at left + (j + 1/2) width / W, where pixel i is centred on i + 1/2; rows alike.
     """
+    outputs = images.shape[2:]
+    images = functional.pad(images, (padding, padding, padding, padding))
     boxes = crop_boxes(len(images), images.shape[2], images.shape[3], generator, scale, ratio).to(images)
     axes = []
-    for side, start, length in (
-        (images.shape[3], boxes[:, 1], boxes[:, 3]),
-        (images.shape[2], boxes[:, 0], boxes[:, 2]),
+    for output, side, start, length in (
+        (outputs[1], images.shape[3], boxes[:, 1], boxes[:, 3]),
+        (outputs[0], images.shape[2], boxes[:, 0], boxes[:, 2]),
     ):
-        steps = (torch.arange(side, device=images.device, dtype=images.dtype) + 0.5) / side
+        steps = (torch.arange(output, device=images.device, dtype=images.dtype) + 0.5) / output
         points = start[:, None] + length[:, None] * steps
         # Kept between the centres of the part's first and last pixel: nothing from outside the part is mixed in.
         points = torch.minimum(torch.maximum(points, start[:, None] + 0.5), (start + length)[:, None] - 0.5)
@@ -145,6 +158,7 @@ def augmenter(names: Sequence[str], image_side: int) -> Augmentation:
         "flip": random_flip,
         "brightness": _brightness,
         "resized_crop": random_resized_crop,
+        "padded_resized_crop": partial(random_resized_crop, padding=crop_padding(image_side)),
         "auto_augment": auto_augment,
         "trivial_augment": trivial_augment,
         "cutout": partial(_cutout, image_side // 2),

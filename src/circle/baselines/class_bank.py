@@ -12,7 +12,9 @@ from circle import linalg
 
 
 class ClassBank:
-    """Counts [C], means [C, d] and covariances [C, d, d] of classes by column, float64; factors are made once and kept.
+    """Counts [C], means [C, d], spreads [C] and covariances [C, d, d] of classes by column, float64.
+
+    The spread of a class is tr(S_c) / d, also where S_c itself is not kept. Factors are made once and kept.
 
     A class that comes again is described by its latest images.
     """
@@ -20,6 +22,7 @@ class ClassBank:
     def __init__(self, size: int, *, covariances: bool, device: torch.device | None = None) -> None:
         self.counts: list[int] = []
         self.means = torch.zeros(0, size, dtype=torch.float64, device=device)
+        self.spreads = torch.zeros(0, dtype=torch.float64, device=device)
         self.covariances = torch.zeros(0, size, size, dtype=torch.float64, device=device) if covariances else None
         self.jittered = 0  # how often a covariance had to be mended before it could be factorised, by this object
         self._factors: dict[int, Tensor] = {}
@@ -27,23 +30,31 @@ class ClassBank:
     def __len__(self) -> int:
         return len(self.means)
 
-    def put(self, column: int, count: int, mean: Tensor, covariance: Tensor | None = None) -> None:
+    def put(self, column: int, count: int, mean: Tensor, covariance: Tensor | None = None, spread: float = 0.0) -> None:
         """Describe a class of ``count`` samples; those before it must be there already."""
         self.counts[column : column + 1] = [count]
-        if column == len(self.means):
-            self.means = torch.cat([self.means, mean[None].to(self.means)])
-            if self.covariances is not None and covariance is not None:
-                self.covariances = torch.cat([self.covariances, covariance[None].to(self.means)])
-        else:
-            self.means[column] = mean
-            if self.covariances is not None and covariance is not None:
-                self.covariances[column] = covariance
+        if covariance is not None:
+            spread = float(covariance.diagonal().mean())
+        self.means = _with_row(self.means, column, mean)
+        self.spreads = _with_row(self.spreads, column, torch.tensor(spread))
+        if self.covariances is not None and covariance is not None:
+            self.covariances = _with_row(self.covariances, column, covariance)
         self._factors.pop(column, None)
+
+    def describe(self, columns: Tensor, features: Tensor) -> None:
+        """Count, mean, spread and, if kept, sample covariance of each class, of features [N, d] and columns [N]."""
+        for column in columns.unique().tolist():
+            own = features[(columns == column).to(features.device)].to(torch.float64)
+            if self.covariances is None:
+                spread = float((own - own.mean(0)).square().sum() / max(1, len(own) - 1) / own.shape[1])
+                self.put(column, len(own), own.mean(0), spread=spread)
+            else:
+                self.put(column, len(own), own.mean(0), covariance_of(own))
 
     def factor(self, column: int) -> Tensor:
         """L [d, d] with L L^T the covariance of a class; jitter that it takes is logged and counted."""
         if column not in self._factors:
-            factor = linalg.cholesky(self._kept()[column].clone())
+            factor = linalg.cholesky(self.covariance(column).clone())
             self.jittered += factor.tries > 0
             self._factors[column] = factor.lower
         return self._factors[column]
@@ -59,20 +70,25 @@ class ClassBank:
 
     def radius(self) -> float:
         """r = sqrt(mean over classes of tr(S_c) / d): how far a feature lies from its class mean, per direction."""
-        return math.sqrt(float(self._kept().diagonal(dim1=1, dim2=2).mean()))
+        return math.sqrt(float(self.spreads.mean()))
 
     def sample(self, column: int, count: int, generator: torch.Generator) -> Tensor:
         """Draws from N(mu_c, S_c), float64 [count, d]: mu_c + L e with e standard normal."""
         noise = torch.randn(count, self.means.shape[1], generator=generator, dtype=torch.float64)
         return self.means[column] + noise.to(self.means.device) @ self.factor(column).T
 
-    def _kept(self) -> Tensor:
+    def covariance(self, column: int) -> Tensor:
+        """S_c, [d, d]."""
         if self.covariances is None:
             raise ValueError("this bank keeps means only")
-        return self.covariances
+        return self.covariances[column]
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"counts": torch.tensor(self.counts), "means": self.means.cpu().clone()}
+        state: dict[str, Any] = {
+            "counts": torch.tensor(self.counts),
+            "means": self.means.cpu().clone(),
+            "spreads": self.spreads.cpu().clone(),
+        }
         if self.covariances is not None:
             state["covariances"] = self.covariances.cpu().clone()
         return state
@@ -80,9 +96,18 @@ class ClassBank:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.counts = state["counts"].tolist()
         self.means = state["means"].to(self.means.device, copy=True)
+        self.spreads = state["spreads"].to(self.means.device, copy=True)
         if self.covariances is not None:
             self.covariances = state["covariances"].to(self.means.device, copy=True)
         self._factors.clear()
+
+
+def _with_row(rows: Tensor, index: int, row: Tensor) -> Tensor:
+    """The rows with this one in its place, which may be the first free one."""
+    if index == len(rows):
+        return torch.cat([rows, row[None].to(rows)])
+    rows[index] = row.to(rows)
+    return rows
 
 
 def covariance_of(values: Tensor) -> Tensor:

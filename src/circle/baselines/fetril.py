@@ -57,9 +57,7 @@ class FeTrIL(FrozenMethod[FeTrILConfig]):
         return super().stages() if self.tasks == 0 else [*super().stages(), ("head", self._train_head)]
 
     def update(self, data: TaskData, features: Tensor) -> None:
-        for column in data.present.tolist():
-            own = features[(data.columns == column).to(self.device)]
-            self.bank.put(column, len(own), own.double().mean(0))
+        self.bank.describe(data.columns, features)
 
     def _train_head(self, data: TaskData) -> None:
         features, config = self.features(data.pixels), self.config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +50,10 @@ class LwFConfig(TrainerConfig):
         self.require(self.temperature > 0, "temperature", "a positive number")
 
 
-@register("method", LwFConfig)
-class LwF(TrainedMethod[LwFConfig]):
+DistilledSettings = TypeVar("DistilledSettings", bound=LwFConfig)
+
+
+class DistilledMethod(TrainedMethod[DistilledSettings]):
     """First task: cross-entropy. Later, with K_t classes before the task and the network z_old as it was:
 
         L = CE(z[K_t:], y - K_t) + lambda KD(z[:K_t], z_old)
@@ -59,8 +61,6 @@ class LwF(TrainedMethod[LwFConfig]):
     over all weights, batch norm in training mode; z_old sees the same augmented images in evaluation mode.
     With one class in a task its cross-entropy is zero: only distillation and weight decay are left.
     """
-
-    config_type = LwFConfig
 
     def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
         """The network as it is now; rows of the head for this task's classes are there, but not asked."""
@@ -102,3 +102,10 @@ class LwF(TrainedMethod[LwFConfig]):
             milestones=config.milestones,
             decay=config.learning_rate_decay,
         )
+
+
+@register("method", LwFConfig)
+class LwF(DistilledMethod[LwFConfig]):
+    """Learning without forgetting: the loss above, and the largest logit wins."""
+
+    config_type = LwFConfig

@@ -103,10 +103,27 @@ class ConvNet(nn.Module):
         return functional.adaptive_avg_pool2d(maps, GRID).flatten(1)
 
 
-Backbone = ResNet18 | ConvNet
+class Narrowed(nn.Module):
+    """A network with signed features of any size: P f(x) + b, [B, C, H, W] -> [B, size].
+
+    The same as a 1 x 1 convolution of the last maps before they are averaged. P and b are uniform on +-1/sqrt(d).
+    """
+
+    def __init__(self, network: ResNet18 | ConvNet, size: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.network, self.size = network, size
+        bound = network.size**-0.5
+        self.weight = nn.Parameter(torch.empty(size, network.size).uniform_(-bound, bound, generator=generator))
+        self.bias = nn.Parameter(torch.empty(size).uniform_(-bound, bound, generator=generator))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.linear(self.network(images), self.weight, self.bias)
 
 
-def build_backbone(config: NetworkConfig, channels: int, generator: torch.Generator) -> Backbone:
+Backbone = ResNet18 | ConvNet | Narrowed
+
+
+def build_backbone(config: NetworkConfig, channels: int, generator: torch.Generator) -> ResNet18 | ConvNet:
     """The network that a config describes, its weights drawn from the generator."""
     if config.network == "convnet":
         return ConvNet(channels, generator, width=config.width)

@@ -211,10 +211,19 @@ class TrainedMethod(ABC, Generic[Settings]):
             images = augmenter(self.config.augmentations, pixels.shape[2])(images, self.generator)
         return images.sub(PIXEL_MEAN).div_(PIXEL_SCALE)
 
+    def augmented_copy(self, pixels: Tensor) -> Tensor:
+        """One augmented copy of images, rounded to bytes again: uint8 [N, C, H, W], for passes that must agree."""
+        augment = augmenter(self.config.augmentations, pixels.shape[2])
+        parts = [augment(part.to(torch.float32).div_(255.0), self.generator) for part in pixels.split(SCORING_BATCH)]
+        return torch.cat([part.mul_(255.0).round_().to(torch.uint8) for part in parts])
+
     @torch.no_grad()
-    def features(self, pixels: Tensor) -> Tensor:
-        """f(x) of images as they are, in evaluation mode: uint8 [N, C, H, W] -> [N, d] on the device."""
-        network = self.network.eval()
+    def features(self, pixels: Tensor, network: nn.Module | None = None) -> Tensor:
+        """f(x) of images as they are, in evaluation mode: uint8 [N, C, H, W] -> [N, d] on the device.
+
+        ``network`` is another one to ask, such as f_old.
+        """
+        network = network if network is not None else self.network.eval()
         return torch.cat([network(self.inputs(part, augmented=False)) for part in pixels.split(SCORING_BATCH)])
 
     def image_features(self, images: Images, part: slice) -> Tensor:

@@ -104,7 +104,7 @@ def rival_settings(dataset: str, tasks: int | str, method: str) -> dict[str, Any
     settings = dict(getattr(config, "by_dataset", {}).get(dataset, {}))
     for name, value in published_settings(dataset, tasks, method, with_defaults=True).items():
         own = names.get(name, name)
-        if name in inert or name == "source":
+        if name in inert or name == "source" or own == "by_dataset":
             continue
         if own not in config.field_names():
             raise CircleError(f"published setting {name!r} of {method} has no translation")
