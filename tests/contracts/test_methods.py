@@ -30,6 +30,8 @@ def small(config: Config) -> Config:
     wishes = {
         "width": 16 if config.name == "finetune" else 8,
         "batch_size": 20,
+        # PASS and IL2A hold the features so fast that few epochs are not enough: their network is a quicker one.
+        "network": "convnet" if config.name in ("finetune", "pass", "il2a") else "resnet18",
         "epochs": {"fetril": 30, "pass": 20, "il2a": 20}.get(config.name, 6),  # FeTrIL: of a head alone
         "initial_epochs": 6,
         "learning_rate": 0.003 if adam else 0.05,
@@ -37,7 +39,7 @@ def small(config: Config) -> Config:
         "balanced_epochs": 10,
         "balanced_learning_rate": 0.05,
         "balanced_batch_size": 20,
-        "feature_distillation_weight": 3.0,
+        "feature_distillation_weight": 1.0,
         "feature_size": 8,
         "draws": 200,
         "milestones": (),
