@@ -86,6 +86,11 @@ class BufferMethod(FrozenMethod[BufferSettings]):
     def load_own_state(self, state: dict[str, Any]) -> None:
         self.projection = state["projection"].to(self.device, copy=True)
 
+    def kept_bytes(self, classes: int, size: int) -> int:
+        """Products or inverses of two streams at most, a copy and its factor; the random layer."""
+        width = self.config.buffer_size
+        return 8 * 4 * width**2 + 8 * 4 * width * classes + 4 * width * size
+
     def parameter_count(self) -> ParameterCount:
         """Network and regression weights; the random layer is fixed, and the sums of products do not count."""
         learned = count_parameters(self.network) + self.config.buffer_size * len(self.classes)

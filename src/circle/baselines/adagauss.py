@@ -57,6 +57,7 @@ class AdaGaussConfig(TrainerConfig):
         "use_224": "the data set decides the size of its images",
     }
     stage_epochs: ClassVar[dict[str, float]] = {"train": 1.0, "adapter": ADAPTER_SHARE}
+    per_old_class: ClassVar[tuple[str, ...]] = ("drift",)
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},
         "tinyimagenet": {"augmentations": ("crop", "flip")},
@@ -79,7 +80,7 @@ class AdaGaussConfig(TrainerConfig):
     draws: int = option(10_000, "of each old class, that are sent through the map")
     inference_shrink: float = option(3.0, "share of the mean variance added to each variance when scoring")
     normalise: bool = option(True, "whether features and means are brought to length one when scoring")
-    compensation: Literal["map", "none"] = option("map", "whether old classes are carried along")
+    compensation: Literal["drift", "none"] = option("drift", "whether old classes follow the drift of the features")
 
     def check(self) -> None:
         super().check()
@@ -134,7 +135,7 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
 
     def stages(self) -> Sequence[Stage]:
         stages: list[Stage] = [("warm-up", self._warm_up), ("train", self._train)]
-        if self.tasks and self.config.compensation == "map":
+        if self.tasks and self.config.compensation == "drift":
             stages += [("adapter", self._train_adapter), ("drift", self._carry_along)]
         return [*stages, ("statistics", self._describe)]
 
@@ -260,8 +261,14 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         covariance.diagonal().add_(added)
         return correlations(covariance)
 
+    def kept_bytes(self, classes: int, size: int) -> int:
+        return 2 * super().kept_bytes(classes, size)  # also as correlations, for scoring
+
+    def own_state(self) -> dict[str, Any]:
+        return {"mended": self.mended}
+
     def load_own_state(self, state: dict[str, Any]) -> None:
-        self._scorer = None
+        self.mended, self._scorer = state["mended"], None
 
 
 def collapse(features: Tensor, limit: float) -> tuple[Tensor, bool]:
@@ -275,5 +282,10 @@ def collapse(features: Tensor, limit: float) -> tuple[Tensor, bool]:
     covariance = centred.T @ centred / max(1, len(values) - 1)
     if not bool(torch.isfinite(covariance).all()):
         return covariance.sum().to(features.dtype), False
+    singular = len(values) <= len(covariance)
+    if singular:
+        # Rounding may leave its zeros positive: it would be factorised then, with a gradient of noise.
+        unit = covariance.detach().diagonal().mean()
+        covariance = covariance + linalg.JITTER_START * unit * torch.eye(len(covariance)).to(covariance)
     factor = linalg.cholesky_with_gradient(covariance)
-    return -factor.lower.diagonal().clamp_max(limit).mean().to(features.dtype), factor.tries > 0
+    return -factor.lower.diagonal().clamp_max(limit).mean().to(features.dtype), singular or factor.tries > 0

@@ -30,6 +30,7 @@ class ADCConfig(LwFConfig):
         "sample_limit": "pulled_images",
     }
     inert: ClassVar[dict[str, str]] = {"cosine_head": "there is no other head here"}
+    per_old_class: ClassVar[tuple[str, ...]] = ("drift",)
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},
         "tinyimagenet": {"augmentations": ("crop", "flip")},

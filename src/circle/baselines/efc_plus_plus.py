@@ -39,6 +39,7 @@ class EFCPlusPlusConfig(TrainerConfig):
         "later_lr": "by_dataset",
         "prototype_update": "drift_sigma",
     }
+    rehearsals: ClassVar[dict[str, str]] = {"balance": "balanced_epochs"}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},
         "tinyimagenet": {"augmentations": ("crop", "flip")},
@@ -96,6 +97,7 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
     """
 
     config_type = EFCPlusPlusConfig
+    copies = ROTATIONS
     keeps = "covariances"
 
     def __init__(self, config: EFCPlusPlusConfig | None = None, seed: int = 0) -> None:

@@ -25,6 +25,7 @@ class FeTrILConfig(FrozenConfig):
     """Settings of :class:`FeTrIL`. PyCIL also fits a support vector machine, for its log only."""
 
     name: ClassVar[str] = "fetril"
+    rehearsals: ClassVar[dict[str, str]] = {"head": "epochs"}
     inert: ClassVar[dict[str, str]] = {"temperature": "the official code never reads it"}
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from circle.baselines.expanders import mixed_pairs
+from circle.baselines.expanders import MIXING_ROUNDS, mixed_pairs
 from circle.baselines.networks import LinearHead
 from circle.baselines.prototypes import PrototypeConfig, PrototypeMethod
 from circle.baselines.task_data import TaskData
@@ -47,6 +47,7 @@ class IL2A(PrototypeMethod[IL2AConfig]):
 
     config_type = IL2AConfig
     keeps = "covariances"
+    copies = 1 + MIXING_ROUNDS
 
     def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
         new = len(data.present)

@@ -45,7 +45,7 @@ class PASS(PrototypeMethod[PASSConfig]):
 
     config_type = PASSConfig
     keeps = "means"
-    rows_per_class = ROTATIONS
+    rows_per_class = copies = ROTATIONS
 
     def __init__(self, config: PASSConfig | None = None, seed: int = 0) -> None:
         super().__init__(config, seed)

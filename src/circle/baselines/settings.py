@@ -19,6 +19,12 @@ class TrainerConfig(NetworkConfig):
     published_names: ClassVar[dict[str, str]] = {}
     #: Settings that the paper lists and that change nothing, with the reason.
     inert: ClassVar[dict[str, str]] = {}
+    #: Stages that go over a task's images, and how many of the ``epochs`` each of them lasts.
+    stage_epochs: ClassVar[dict[str, float]] = {"train": 1.0}
+    #: Stages that go over features of all classes so far, and the setting that says how often.
+    rehearsals: ClassVar[dict[str, str]] = {}
+    #: Stages whose cost grows with the number of old classes.
+    per_old_class: ClassVar[tuple[str, ...]] = ()
     #: What the data set decides in the published runs (PyCIL's rules): the network's first layer, and augmentation.
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},

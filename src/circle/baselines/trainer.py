@@ -52,6 +52,7 @@ class TrainedMethod(ABC, Generic[Settings]):
     config_type: ClassVar[type[TrainerConfig]]
     keeps: ClassVar[Literal["nothing", "means", "covariances"]] = "nothing"  # of the features of each class
     rows_per_class: ClassVar[int] = 1  # of the head
+    copies: ClassVar[int] = 1  # images that go through the network for each image of a batch, at most
 
     def __init__(self, config: Settings | None = None, seed: int = 0) -> None:
         self.config: Settings = config or self.config_type()  # pyright: ignore[reportAttributeAccessIssue]
@@ -183,6 +184,12 @@ class TrainedMethod(ABC, Generic[Settings]):
     def parameter_count(self) -> ParameterCount:
         """Weights of backbone and head; statistics, and networks to compare with, do not count."""
         return ParameterCount(learnable=count_parameters(self.network) + count_parameters(self.head))
+
+    def kept_bytes(self, classes: int, size: int) -> int:
+        """Bytes of what is kept of so many classes, for features of this size."""
+        if self.keeps == "covariances":
+            return 2 * 8 * classes * size**2  # and their factors
+        return 8 * classes * size if self.keeps == "means" else 0
 
     # What methods use.
 

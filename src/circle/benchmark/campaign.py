@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from circle.baselines.budget import fit_budget
+from circle.baselines.costs import Course, probe
+from circle.baselines.needs import memory_needed
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.method import CircleMethod, Method
@@ -53,6 +55,8 @@ class Job:
     folder: Path
     build: Callable[[], Method]
     classifier: CircleClassifier | None = None  # CIRCLE's, not prepared yet, so that its needs can be estimated
+    rival: TrainerConfig | None = None  # what a rival's needs are estimated from, with the course of its stream
+    course: Course | None = None
 
 
 @dataclass(frozen=True)
@@ -62,12 +66,13 @@ class Estimate:
     memory: int
     memory_available: int | None
     disk: int
+    seconds: float | None = None  # of learning, where it was timed beforehand
 
     def check(self) -> None:
         if self.memory_available is not None and self.memory > self.memory_available:
             raise CircleError(
                 f"needs about {self.memory / 1e9:.1f} GB of memory, {self.memory_available / 1e9:.1f} GB are there: "
-                "use fewer members or groups, or a smaller preset"
+                "use fewer members or groups, a smaller preset, or a narrower network"
             )
 
 
@@ -127,18 +132,24 @@ def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dat
     config = rival_config(request, name, split, dataset)
     plan = _plan(request, name, rival_label(request, name, config), (split,), seed, config.to_dict())
     folder = _folder(output, dataset, plan)
+    course = course_of(dataset, split, request.class_order_seed)
     if request.budget is not None and isinstance(config, TrainerConfig):
         if (folder / INFO).exists():
             # Epochs were fitted when the run began; timed again they might come out differently.
             config = registered.config.from_dict(read_run(folder).info["config"])
         else:
-            counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
-            order = Stream.of(dataset, request.class_order_seed).order
-            ends = np.cumsum(task_sizes(split, len(dataset.classes)))
-            sizes = [int(part.sum()) for part in np.split(counts[order], ends[:-1])]
-            config = fit_budget(config, sizes, image_shape(dataset), request.budget)
+            config = fit_budget(config, course, image_shape(dataset), request.budget)
         plan = replace(plan, config=config.to_dict())
-    return Job(plan, folder, lambda: registered.part(config, seed=seed))
+    trained = config if isinstance(config, TrainerConfig) else None
+    return Job(plan, folder, lambda: registered.part(config, seed=seed), rival=trained, course=course)
+
+
+def course_of(dataset: Dataset, split: str, class_order_seed: int) -> Course:
+    """Images and classes of each task of a split."""
+    counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes))
+    classes = task_sizes(split, len(dataset.classes))
+    ordered = counts[Stream.of(dataset, class_order_seed).order]
+    return Course([int(part.sum()) for part in np.split(ordered, np.cumsum(classes)[:-1])], classes)
 
 
 def rival_label(request: Request, name: str, config: Config) -> str:
@@ -173,6 +184,14 @@ def _plan(request: Request, method: str, label: str, tasks: tuple[str, ...], see
 def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
     name = "-".join([plan.label.lower().replace(" ", "-"), "t" + "_".join(plan.tasks), f"seed{plan.seed}"])
     return output / dataset.name / "".join(letter if letter.isalnum() or letter in "-_+" else "-" for letter in name)
+
+
+def rival_estimate(job: Job, shape: ImageShape) -> Estimate | None:
+    """What a run of a rival will need: memory from its settings, seconds from a few steps on noise."""
+    if job.rival is None or job.course is None:
+        return None
+    memory = memory_needed(job.rival, shape, job.course)
+    return Estimate(memory, available_memory(), 0, probe(job.rival, shape).total(job.rival, job.course))
 
 
 def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:

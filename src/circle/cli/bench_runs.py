@@ -47,6 +47,23 @@ def stage_bars(err: Console) -> Progress:
     )
 
 
+def _tell_needs(job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console) -> None:
+    """Say what a run will take, before it takes it; refuse what does not fit."""
+    if job.classifier is not None:
+        needed = campaign.estimate(job.classifier, stream, store)
+    else:
+        needed = campaign.rival_estimate(job, campaign.image_shape(stream.dataset))
+    if needed is None:
+        return
+    available = f" of {console.size(needed.memory_available)}" if needed.memory_available else ""
+    rest = f"{console.size(needed.disk)} of disk for features"
+    if needed.seconds is not None:
+        rest = f"about {console.duration(needed.seconds)} of learning"
+    words = f"{job.plan.label}, seed {job.plan.seed}: about {console.size(needed.memory)}{available} of memory, {rest}"
+    err.print(words, soft_wrap=True)
+    needed.check()
+
+
 def run_job(
     job: campaign.Job,
     stream: runner.Stream,
@@ -65,15 +82,7 @@ def run_job(
     bars = stage_bars(err)
     with bars:
         whole = bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
-        if job.classifier is not None:
-            needed = campaign.estimate(job.classifier, stream, store)
-            available = f" of {console.size(needed.memory_available)}" if needed.memory_available else ""
-            err.print(
-                f"{job.plan.label}, seed {job.plan.seed}: about {console.size(needed.memory)}{available} of memory, "
-                f"{console.size(needed.disk)} of disk for features",
-                soft_wrap=True,
-            )
-            needed.check()
+        _tell_needs(job, stream, store, err)
         method = job.build()
         if store is not None:
             extraction = bars.add_task("features", total=1, note="")

@@ -1,0 +1,67 @@
+"""Costs of a stream: added up from timings, and timed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from circle.baselines.costs import Costs, Course, probe
+from circle.baselines.settings import TrainerConfig
+from circle.benchmark.method import Task
+from circle.extractors import ImageShape
+from circle.registry import entry, list_methods
+
+SHAPE = ImageShape(1, 8, 8)
+COURSE = Course([100, 50, 50], [2, 1, 1])
+
+
+def small(name: str, **changes: Any) -> TrainerConfig:
+    config = entry("method", name).config()
+    wishes = {"network": "convnet", "width": 4, "batch_size": 16, "buffer_size": 16, "feature_size": 4, "draws": 100}
+    known = {setting: value for setting, value in wishes.items() if setting in config.field_names()}
+    return config.replace(**{**known, **changes})  # pyright: ignore[reportReturnType]
+
+
+def test_totals() -> None:
+    lwf = entry("method", "lwf").config(initial_epochs=10, epochs=20)
+    costs = Costs({"train": 0.01}, {"train": 0.03}, 0.5, rest_first=0.25)
+    assert costs.total(lwf, COURSE) == pytest.approx(10 * 100 * 0.01 + 20 * 100 * 0.03 + 100 * 0.25 + 100 * 0.5)
+    efc = entry("method", "efc_plus_plus").config(initial_epochs=1, epochs=1, balanced_epochs=3)
+    costs = Costs({"train": 0.01}, {"train": 0.03, "balance": 0.002}, 0.0)
+    assert costs.total(efc, COURSE) == pytest.approx(1.0 + 3.0 + 3 * (150 + 200) * 0.002)
+    adagauss = entry("method", "adagauss").config(epochs=4)
+    costs = Costs({"train": 0.01}, {"train": 0.03, "adapter": 0.02}, 0.0, old_class=0.5)
+    assert costs.total(adagauss, COURSE) == pytest.approx(4 * (1.0 + 3.0) + 2 * 2.0 + (2 + 3) * 0.5)
+
+
+@pytest.mark.parametrize("name", list_methods())
+def test_a_probe_times_what_a_method_does(name: str) -> None:
+    measured = probe(small(name), SHAPE)
+    assert "train" in measured.first and 0 < measured.first["train"] < 1
+    frozen = name in ("acil", "dsal", "fecam", "fetril")
+    assert ("train" in measured.later) is not frozen
+    assert measured.rest >= 0
+    assert (measured.old_class > 0) is (name in ("adc", "adagauss"))
+    for stage in entry("method", name).config.rehearsals:
+        assert 0 < measured.later[stage] < 1
+
+
+def test_configs_that_differ_in_epochs_share_a_probe() -> None:
+    assert probe(small("lwf", epochs=7, milestones=(3,)), SHAPE) is probe(small("lwf", epochs=9), SHAPE)
+    assert probe(small("lwf", width=5), SHAPE) is not probe(small("lwf"), SHAPE)
+
+
+def test_a_method_learns_in_about_the_time_foreseen() -> None:
+    """Within a factor of four: machines are noisy, but a missing stage or a wrong unit is further off."""
+    config = small("lwf", width=16, epochs=20, initial_epochs=20)
+    random = np.random.default_rng(0)
+    method = entry("method", "lwf").part(config, seed=0)
+    expected = probe(config, SHAPE).total(config, Course([400, 400], [2, 2]))
+    started = time.perf_counter()
+    for task in range(2):
+        images = random.integers(0, 256, (400, 8, 8), dtype=np.uint8)
+        method.learn(Task(images, np.arange(400) % 2 + 2 * task))
+    assert 0.25 < (time.perf_counter() - started) / expected < 4
