@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from circle.config import Config, check_names
+from circle.plugins import load_plugins
 
 Kind = Literal["extractor", "head", "method", "dataset"]
 Part = TypeVar("Part")
@@ -86,3 +87,4 @@ def _list(kind: Kind) -> list[str]:
 def _load(kind: Kind) -> None:
     """Import the room that registers this kind."""
     importlib.import_module(ROOMS[kind])
+    load_plugins()

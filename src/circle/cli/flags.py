@@ -33,7 +33,7 @@ def part_flags(kind: Kind, names: list[str], *, named: bool = True) -> type:
         for field in dataclasses.fields(config):
             first = next(iter(owners.setdefault(field.name, {})), name)
             if types.setdefault(field.name, hints[field.name]) != hints[field.name]:
-                raise TypeError(f"{kind}s {first} and {name} share a setting {field.name} of different types")
+                raise CircleError(f"{kind}s {first} and {name} share a setting {field.name} of different types")
             owners[field.name][name] = field
     choice = ("name", Annotated[str | None, Parameter(help=f"one of {', '.join(names)}")], None)
     fields: list[tuple[str, Any, None]] = [choice] if named else []
