@@ -77,6 +77,19 @@ def probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     return _probe(config.replace(**changes), shape)
 
 
+Moment = tuple[float, float]  # of the clock on the wall, and of the processors
+
+
+def now() -> Moment:
+    return time.perf_counter(), time.process_time()
+
+
+def between(start: Moment, stop: Moment, device: str) -> float:
+    """Seconds on the wall; on a CPU no more than the processors worked, so that other programs' work is not counted."""
+    wall, worked = stop[0] - start[0], stop[1] - start[1]
+    return min(wall, worked) if device == "cpu" else wall
+
+
 @lru_cache(maxsize=16)
 def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     method = entry("method", config.name).part(config, seed=0)
@@ -86,20 +99,22 @@ def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     rests: list[float] = []
     for task in range(2):
         images = random.integers(0, 256, (count, shape.height, shape.width, shape.channels), dtype=np.uint8)
-        times: dict[str, list[float]] = defaultdict(list)
+        times: dict[str, list[Moment]] = defaultdict(list)
         steps: dict[str, int] = {}
 
         def note(step: Step, times: dict = times, steps: dict = steps) -> None:
-            times[step.stage].append(time.perf_counter())
+            times[step.stage].append(now())
             steps[step.stage] = step.steps
 
         method.on_step = note
-        started = time.perf_counter()
+        started = now()
         method.learn(Task(images, np.arange(count) % CLASSES + CLASSES * task))
-        spent = time.perf_counter() - started
+        spent = between(started, now(), config.device)
         # Per step, without the first, which pays for what is made only once.
         per_step = {
-            name: (each[-1] - each[0]) / (len(each) - 1) if len(each) > 1 else method.stage_seconds[name]
+            name: between(each[0], each[-1], config.device) / (len(each) - 1)
+            if len(each) > 1
+            else method.stage_seconds[name]
             for name, each in times.items()
         }
         samples = {name: count * (2 if name in config.rehearsals else 1) for name in per_step}
