@@ -218,6 +218,21 @@ def test_a_time_limit_is_kept_and_reported(tmp_path: Path, capsys: pytest.Captur
     assert "time limit of 1 s" in (tmp_path / "report" / "report.md").read_text()
 
 
+def test_a_balanced_part_is_a_data_set_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], ["--images-per-class", "10"]):
+        assert run(bench(tmp_path, "--tasks", "5", "--method", "finetune", "--rival.epochs", "1", *more)) == 0
+    rows = {path.parent.parent.name: results.read_run(path.parent).rows for path in tmp_path.glob("*/*/run.json")}
+    assert set(rows) == {"digits", "digits-10"}
+    assert rows["digits-10"][-1].samples == 100 < rows["digits"][-1].samples
+    assert (
+        results.read_run(next(tmp_path.glob("digits-10/*"))).info["test_images"]
+        == (results.read_run(next(tmp_path.glob("digits/*"))).info["test_images"])
+    )
+    capsys.readouterr()
+    assert run(bench(tmp_path, "--tasks", "5", "--images-per-class", "1000")) == 1
+    assert "1000 images of each class: digits has 1 to " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -173,7 +173,7 @@ def rival_config(request: Request, name: str, split: str, dataset: Dataset) -> C
     config = entry("method", name).config
     base: dict[str, Any] = {}
     if request.preset == PAPER and method_key(name) is not None:
-        base = rival_settings(dataset.name, split, name)
+        base = rival_settings(dataset.origin or dataset.name, split, name)
     return config(**base).replace(**{key: value for key, value in request.rival.items() if key in config.field_names()})
 
 

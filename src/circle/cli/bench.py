@@ -48,6 +48,7 @@ def run(
     tensorboard: Annotated[Path | None, Parameter(negative=())] = None,
     time_limit: float | None = None,
     budget: float | None = None,
+    images_per_class: int | None = None,
     settings: ModelFlags | None = None,
     rival: Annotated[RivalFlags | None, Parameter(group=_RIVAL)] = None,  # pyright: ignore
 ) -> int:
@@ -85,6 +86,8 @@ def run(
         Seconds of learning after which a method is stopped; the record says how far it came.
     budget
         Seconds of learning that the rivals' epochs are fitted to, by timing their steps beforehand.
+    images_per_class
+        Learn from the first so many training images of each class only; the test images stay.
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
@@ -102,6 +105,8 @@ def run(
         budget=budget,
     )
     images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
+    if images_per_class is not None:
+        images = images.balanced_part(images_per_class)
     stream = runner.Stream.of(images, class_order_seed)
     store = None if no_cache else FeatureStore(cache or cache_folder() / "features")
 

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,18 @@ class Dataset:
     test: ImageSet
     path: Path | None = None
     note: str = ""
+    origin: str = ""  # name of the data set that this is a part of
+
+    def balanced_part(self, images_of_each: int) -> Dataset:
+        """The same with the first so many training images of each class; the test images stay."""
+        counts = np.bincount(self.train.labels, minlength=len(self.classes))
+        if not 1 <= images_of_each <= counts.min():
+            raise CircleError(
+                f"{images_of_each} images of each class: {self.name} has 1 to {counts.min()} of every class"
+            )
+        positions = [np.flatnonzero(self.train.labels == label)[:images_of_each] for label in range(len(self.classes))]
+        train = Selection(self.train, np.sort(np.concatenate(positions)))
+        return replace(self, name=f"{self.name}-{images_of_each}", train=train, origin=self.origin or self.name)
 
     def __post_init__(self) -> None:
         for part, images in (("train", self.train), ("test", self.test)):
