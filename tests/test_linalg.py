@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,6 +37,56 @@ def test_hopeless_matrices_are_refused() -> None:
         linalg.cholesky(torch.tensor([[1.0, 0.0], [0.0, -5.0]], dtype=torch.float64))
     with pytest.raises(CircleError, match="not finite"):
         linalg.cholesky(torch.full((2, 2), torch.nan, dtype=torch.float64))
+
+
+def weighted_sum(root: np.ndarray, less: float, added: float, weights: np.ndarray) -> float:
+    """sum_ij W_ij L_ij of the factor L of A A^T - less e_1 e_1^T + added I."""
+    matrix = root @ root.T + added * np.eye(len(root))
+    matrix[0, 0] -= less
+    return float((weights * np.linalg.cholesky(matrix)).sum())
+
+
+@pytest.mark.parametrize(
+    ("columns", "less", "tries", "step"),
+    [
+        pytest.param(7, 0.0, 0, 1e-5, id="definite"),
+        pytest.param(1, 1e-5, 2, 1e-7, id="mended"),
+    ],
+)
+def test_gradient_of_a_factor(
+    columns: int, less: float, tries: int, step: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Against differences, with the same jitter; the matrix itself is left as it is."""
+    random = np.random.default_rng(0)
+    root, weights = random.uniform(0.5, 1.5, size=(4, columns)), random.normal(size=(4, 4))
+    variable = torch.tensor(root, requires_grad=True)
+    matrix = variable @ variable.T - less * torch.diag(torch.tensor([1.0, 0, 0, 0], dtype=torch.float64))
+    before = matrix.detach().clone()
+    with caplog.at_level(logging.INFO):
+        factor = linalg.cholesky_with_gradient(matrix)
+    assert not caplog.records, "the caller tells"
+    assert torch.equal(matrix.detach(), before)
+    assert factor.tries == tries
+    jitter = 1e-6 * 10 ** (tries - 1) * float(before.diagonal().mean()) if tries else 0.0
+    assert factor.jitter == pytest.approx(jitter)
+    lower = factor.lower.detach()
+    assert torch.equal(lower, lower.tril())
+    assert torch.allclose(lower @ lower.T, before + jitter * torch.eye(4), atol=1e-12)
+    (gradient,) = torch.autograd.grad((factor.lower * torch.tensor(weights)).sum(), variable)
+    expected = np.zeros_like(root)
+    for place in np.ndindex(root.shape):
+        values = []
+        for sign in (1, -1):
+            moved = root.copy()
+            moved[place] += sign * step
+            values.append(weighted_sum(moved, less, jitter, weights))
+        expected[place] = (values[0] - values[1]) / (2 * step)
+    assert np.allclose(gradient.numpy(), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_hopeless_matrices_are_refused_with_a_gradient_too() -> None:
+    with pytest.raises(CircleError, match="not positive definite"):
+        linalg.cholesky_with_gradient(torch.diag(torch.tensor([1.0, -5.0], dtype=torch.float64)))
 
 
 def test_spectral_radius() -> None:

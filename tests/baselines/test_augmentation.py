@@ -140,6 +140,22 @@ def test_resized_crop_is_cropping_and_resizing(height: int, width: int) -> None:
         assert torch.allclose(result, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(("height", "width", "padding"), [(12, 12, 4), (9, 14, 3)])
+def test_padded_resized_crop(height: int, width: int, padding: int) -> None:
+    """A part of the image with zeros around it, brought to the size of the image without them."""
+    images = pink_noise(30, ImageShape(3, height, width)).float().clamp(0.1, 1)
+    padded = torch.zeros(30, 3, height + 2 * padding, width + 2 * padding)
+    padded[:, :, padding : padding + height, padding : padding + width] = images
+    boxes = crop_boxes(30, height + 2 * padding, width + 2 * padding, seeded(), (0.08, 1.0), (3 / 4, 4 / 3)).tolist()
+    results = random_resized_crop(images, seeded(), padding=padding)
+    assert results.shape == images.shape
+    for image, result, (top, left, rows, columns) in zip(padded, results, boxes, strict=True):
+        part = image[None, :, top : top + rows, left : left + columns]
+        expected = functional.interpolate(part, (height, width), mode="bilinear", align_corners=False)[0]
+        assert torch.allclose(result, expected, atol=1e-5)
+    assert 0.0 < float((results == 0).float().mean()) < 0.5, "zeros come in from the sides"
+
+
 def test_where_resized_crops_lie() -> None:
     # The first channel is a pixel's row, the second its column: extremes of the result are the edges of the part.
     side, count = 16, 2000
@@ -221,7 +237,10 @@ def test_rotations_of_oblong_images() -> None:
 
 
 def test_unknown_names() -> None:
-    assert set(KNOWN) == {"crop", "flip", "brightness", "resized_crop", "auto_augment", "trivial_augment", "cutout"}
+    assert set(KNOWN) == {
+        *("crop", "flip", "brightness", "cutout", "resized_crop", "padded_resized_crop"),
+        *("auto_augment", "trivial_augment"),
+    }
     with pytest.raises(CircleError, match="unknown augmentation 'flp': did you mean 'flip'?"):
         augmenter(["crop", "flp"], 32)
     with pytest.raises(CircleError, match="unknown augmentation 'zzz': known: auto_augment, brightness, crop"):
@@ -232,6 +251,8 @@ def test_unknown_names() -> None:
 def test_settings_follow_the_side(side: int, padding: int) -> None:
     images = torch.rand(4, 1, side, side, generator=seeded())
     assert torch.equal(augmenter(["crop"], side)(images, seeded(1)), random_crop(images, padding, seeded(1)))
+    padded = random_resized_crop(images, seeded(1), padding=padding)
+    assert torch.equal(augmenter(["padded_resized_crop"], side)(images, seeded(1)), padded)
     assert torch.equal(augmenter(["cutout"], side)(images, seeded(1)), cutout(images, side // 2, seeded(1)))
     assert torch.equal(augmenter(["brightness"], side)(images, seeded(1)), brightness(images, 63 / 255, seeded(1)))
 

@@ -188,9 +188,61 @@ def test_radius_and_counts() -> None:
         covariance = definite(3, column)
         traces.append(np.trace(covariance))
         bank.put(column, 10 + column, torch.zeros(3), tensor(covariance))
-    bank.put(1, 99, torch.zeros(3))
+    bank.put(1, 99, torch.zeros(3), tensor(definite(3, 1)))
     assert bank.counts == [10, 99, 12, 13]
+    assert np.allclose(bank.spreads.numpy(), np.array(traces) / 3)
     assert np.isclose(bank.radius(), np.sqrt(np.mean(traces) / 3))
     other = ClassBank(3, covariances=True)
     other.load_state_dict(bank.state_dict())
-    assert other.counts == bank.counts
+    assert other.counts == bank.counts and torch.equal(other.spreads, bank.spreads)
+    assert other.radius() == bank.radius()
+
+
+@pytest.mark.parametrize("covariances", [True, False])
+def test_classes_described_by_features(covariances: bool) -> None:
+    """Counts, means, spreads and covariances, loop by loop; whatever the order of the samples."""
+    bank = ClassBank(3, covariances=covariances)
+    columns = np.array([1, 0, 1, 2, 0, 1, 1, 0])
+    features = sample(8, 3, 4)
+    bank.describe(torch.from_numpy(columns), tensor(features))
+    assert bank.counts == [3, 4, 1] and len(bank) == 3
+    expected = []
+    for column in range(3):
+        own = [features[row] for row in range(8) if columns[row] == column]
+        mean = sum(own) / len(own)
+        scatter = sum(np.outer(value - mean, value - mean) for value in own) / max(1, len(own) - 1)
+        expected.append(np.trace(scatter) / 3)
+        assert np.allclose(bank.means[column].numpy(), mean)
+        if bank.covariances is not None:
+            assert np.allclose(bank.covariances[column].numpy(), scatter, atol=1e-12)
+    assert np.allclose(bank.spreads.numpy(), expected, atol=1e-12) and expected[2] == 0.0
+    assert np.isclose(bank.radius(), np.sqrt(sum(expected) / 3))
+    assert (bank.covariances is not None) == covariances and bank.spreads.dtype == torch.float64
+
+
+@pytest.mark.parametrize("covariances", [True, False])
+def test_only_classes_that_are_there_are_described_anew(covariances: bool) -> None:
+    bank = ClassBank(2, covariances=covariances)
+    first, second = sample(12, 2, 1), sample(9, 2, 2)
+    bank.describe(torch.arange(12) % 3, tensor(first))
+    before = bank.state_dict()
+    if covariances:
+        bank.factor(1)
+    bank.describe(torch.tensor([1, 3, 3, 1, 1, 3, 1, 3, 3]), tensor(second).float())
+    assert bank.counts == [4, 4, 4, 5]
+    own = second[[0, 3, 4, 6]]
+    assert np.allclose(bank.means[1].numpy(), own.mean(0), rtol=1e-5)
+    assert np.isclose(float(bank.spreads[1]), np.trace(np.cov(own.T)) / 2, rtol=1e-5)
+    for column in (0, 2):
+        for name in ("means", "spreads"):
+            assert torch.equal(bank.state_dict()[name][column], before[name][column])
+    if covariances:
+        assert np.allclose((bank.factor(1) @ bank.factor(1).T).numpy(), np.cov(own.T), rtol=1e-4, atol=1e-5)
+
+
+def test_a_spread_may_be_given_where_no_covariance_is() -> None:
+    bank = ClassBank(2, covariances=False)
+    bank.put(0, 5, torch.zeros(2), spread=4.0)
+    bank.put(1, 5, torch.zeros(2), tensor(np.diag([1.0, 3.0])), spread=9.0)
+    assert bank.spreads.tolist() == [4.0, 2.0], "a covariance has the last word"
+    assert bank.radius() == pytest.approx(np.sqrt(3.0))

@@ -19,6 +19,7 @@ from circle.baselines.networks import (
     ConvolutionNorm,
     CosineHead,
     LinearHead,
+    Narrowed,
     NetworkConfig,
     ResNet18,
     build_backbone,
@@ -103,6 +104,37 @@ def test_numbers_of_parameters() -> None:
     for first_kernel, max_pool, expected in ((3, False, 11_168_832), (7, True, 11_176_512)):
         network = ResNet18(3, seeded(), width=64, first_kernel=first_kernel, max_pool=max_pool)
         assert sum(parameter.numel() for parameter in network.parameters()) == expected
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_narrowing_is_a_convolution_of_one_pixel_before_the_maps_are_averaged(mode: str) -> None:
+    network = Narrowed(ResNet18(3, seeded(), width=4, max_pool=False), 5, seeded(1)).double()
+    inner, reference = network.network, nn.Conv2d(32, 5, 1).double()
+    assert isinstance(inner, ResNet18) and reference.bias is not None
+    with torch.no_grad():
+        reference.weight.copy_(network.weight[:, :, None, None])
+        reference.bias.copy_(network.bias)
+        images = 2 * normal(6, 3, 19, 16)
+        for module in (inner, network):
+            module.train(mode == "train")
+        maps = inner.blocks(inner.first(images).relu())
+        features = network(images)
+    assert maps.shape == (6, 32, 3, 2), "more than one pixel to average"
+    expected = functional.adaptive_avg_pool2d(reference(maps), 1).flatten(1)
+    assert torch.allclose(features, expected, atol=1e-10)
+    assert network.size == 5 and float(features.min()) < 0.0 < float(features.max()), "signed"
+
+
+def test_parameters_of_a_narrowed_network() -> None:
+    """11.20 million in the paper's table: ResNet-18 and a convolution 512 -> 64 with biases."""
+    network = Narrowed(ResNet18(3, seeded(), width=64, max_pool=False), 64, seeded())
+    assert sum(parameter.numel() for parameter in network.parameters()) == 11_201_664
+    for values in (network.weight, network.bias):
+        assert float(values.detach().abs().max()) <= 512**-0.5
+    assert math.isclose(float(network.weight.detach().std()), (3 * 512) ** -0.5, rel_tol=0.05)
+    again = Narrowed(ConvNet(1, seeded(), width=2), 3, seeded(7))
+    assert again(torch.zeros(2, 1, 9, 12)).shape == (2, 3)
+    assert torch.equal(again.weight, Narrowed(ConvNet(1, seeded(), width=2), 3, seeded(7)).weight)
 
 
 @given(width=st.integers(1, 6), batch=st.integers(2, 4), channels=st.integers(1, 4), side=st.integers(4, 12))

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 MakeMethod = Callable[..., Any]
 MakeTasks = Callable[..., list[Task]]
+TURNING = ("adagauss", "efc_plus_plus", "pass")  # methods with classes of turned images
 
 
 class LeftError(Exception):
@@ -224,13 +225,19 @@ def test_other_channels_are_refused_and_change_nothing(name: str, make_method: M
 
 def test_grey_images(name: str, make_method: MakeMethod) -> None:
     """With or without an axis of one channel they are the same images."""
-    scores = []
-    for shape in ((9, 10), (9, 10, 1)):
+    scores, width = [], 9 if name in TURNING else 10
+    for shape in ((9, width), (9, width, 1)):
         method = make_method(name, epochs=1)
         for labels in ([0, 1], [2, 3]):
             method.learn(balanced(labels, seed=labels[0], shape=shape))
         scores.append(method.scores(balanced([0, 1], seed=7, shape=shape).images))
     assert torch.allclose(scores[0], scores[1], atol=1e-4) and bool(scores[0].isfinite().all())
+
+
+@pytest.mark.parametrize("name", TURNING)
+def test_methods_that_turn_images_refuse_oblong_ones(name: str, make_method: MakeMethod) -> None:
+    with pytest.raises(CircleError, match="rotations need square images, got 9 x 10"):
+        make_method(name, epochs=1).learn(balanced([0, 1], shape=(9, 10, 3)))
 
 
 def test_one_class_per_task(name: str, make_method: MakeMethod, make_tasks: MakeTasks) -> None:
