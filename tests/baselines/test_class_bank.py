@@ -243,6 +243,17 @@ def test_only_classes_that_are_there_are_described_anew(covariances: bool) -> No
 def test_a_spread_may_be_given_where_no_covariance_is() -> None:
     bank = ClassBank(2, covariances=False)
     bank.put(0, 5, torch.zeros(2), spread=4.0)
-    bank.put(1, 5, torch.zeros(2), tensor(np.diag([1.0, 3.0])), spread=9.0)
-    assert bank.spreads.tolist() == [4.0, 2.0], "a covariance has the last word"
+    bank.put(1, 5, torch.zeros(2), spread=2.0)
+    assert bank.spreads.tolist() == [4.0, 2.0]
     assert bank.radius() == pytest.approx(np.sqrt(3.0))
+    with pytest.raises(ValueError, match="for no other"):
+        bank.put(2, 5, torch.zeros(2), tensor(np.diag([1.0, 3.0])))
+
+
+def test_a_covariance_gives_the_spread() -> None:
+    bank = ClassBank(2, covariances=True)
+    bank.put(0, 5, torch.zeros(2), tensor(np.diag([1.0, 3.0])), spread=9.0)
+    assert bank.spreads.tolist() == [2.0], "whatever is said"
+    with pytest.raises(ValueError, match="a covariance for a bank that keeps them"):
+        bank.put(1, 5, torch.zeros(2))
+    assert len(bank.counts) == len(bank) == 1, "nothing is half done"

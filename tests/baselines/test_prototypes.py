@@ -51,6 +51,9 @@ def test_distance_to_former_features(
     values: list[Tensor] = []
 
     def begin(data: TaskData) -> None:
+        with torch.no_grad():
+            for parameter in method.network.parameters():
+                parameter.mul_(1.3)  # the new network is another one
         before = copy.deepcopy(method.extra["network"].state_dict())
         values.append(method.distance(images, features))
         assert same_state(method.extra["network"].state_dict(), before), "its running averages, too"

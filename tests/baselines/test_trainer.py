@@ -236,7 +236,7 @@ def test_grey_images(name: str, make_method: MakeMethod) -> None:
 
 @pytest.mark.parametrize("name", TURNING)
 def test_methods_that_turn_images_refuse_oblong_ones(name: str, make_method: MakeMethod) -> None:
-    with pytest.raises(CircleError, match="rotations need square images, got 9 x 10"):
+    with pytest.raises(CircleError, match="turns images: expected square ones, got 9 x 10"):
         make_method(name, epochs=1).learn(balanced([0, 1], shape=(9, 10, 3)))
 
 

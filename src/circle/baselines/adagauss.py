@@ -120,6 +120,10 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         self.mended = 0  # batches of this task whose covariance was singular
         self._scorer: ClassBank | None = None
 
+    @property
+    def turns_images(self) -> bool:
+        return self.config.turned
+
     def new_network(self, channels: int, generator: torch.Generator) -> Backbone:
         return Narrowed(build_backbone(self.config, channels, generator), self.config.feature_size, generator)
 

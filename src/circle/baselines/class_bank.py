@@ -32,6 +32,8 @@ class ClassBank:
 
     def put(self, column: int, count: int, mean: Tensor, covariance: Tensor | None = None, spread: float = 0.0) -> None:
         """Describe a class of ``count`` samples; those before it must be there already."""
+        if (covariance is None) is (self.covariances is not None):
+            raise ValueError("a covariance for a bank that keeps them, and for no other")
         self.counts[column : column + 1] = [count]
         if covariance is not None:
             spread = float(covariance.diagonal().mean())

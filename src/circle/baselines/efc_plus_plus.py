@@ -104,6 +104,10 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
         super().__init__(config, seed)
         self.matrix = torch.zeros(0, 0, dtype=torch.float64)  # E, [d, d]
 
+    @property
+    def turns_images(self) -> bool:
+        return True
+
     def new_head(self, size: int) -> GrowingHead:
         return LinearHead(size, bias=False)
 

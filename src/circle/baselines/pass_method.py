@@ -51,6 +51,10 @@ class PASS(PrototypeMethod[PASSConfig]):
         super().__init__(config, seed)
         self.first_radius = 0.0
 
+    @property
+    def turns_images(self) -> bool:
+        return True
+
     def train(self, data: TaskData) -> None:
         config, targets, old = self.config, data.columns.to(self.device), data.classes_before
         per_image = max(1, old // len(data.present)) if config.prototype_count == "ratio" else 1

@@ -80,6 +80,11 @@ class TrainedMethod(ABC, Generic[Settings]):
     def begin(self, data: TaskData) -> None:
         """Prepare for a task: its new classes have columns, and the head has rows for them."""
 
+    @property
+    def turns_images(self) -> bool:
+        """Whether images are turned by quarters, for which they must be square."""
+        return False
+
     def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
         """Modules for this task alone, found in ``extra`` until it ends; saved and restored with a task half done.
 
@@ -341,6 +346,9 @@ class TrainedMethod(ABC, Generic[Settings]):
         found, expected = pixels.shape[1], self._channels or pixels.shape[1]
         if found != expected:
             raise CircleError(f"images with {found} channels: expected {expected}, as in the first task")
+        height, width = pixels.shape[2:]
+        if self.turns_images and height != width:
+            raise CircleError(f"{self.config.name} turns images: expected square ones, got {height} x {width}")
 
     def _there(self, part: Part | None) -> Part:
         if part is None:
