@@ -33,7 +33,7 @@ class ADCConfig(LwFConfig):
     per_old_class: ClassVar[tuple[str, ...]] = ("drift",)
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},
-        "tinyimagenet": {"augmentations": ("crop", "flip")},
+        "tinyimagenet": {"augmentations": ("crop", "flip"), "learning_rate": 0.001},
         "imagenet_subset": {"max_pool": True, "augmentations": ("resized_crop", "flip")},
     }
 
