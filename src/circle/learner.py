@@ -111,7 +111,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], where: str = "settings") -> Self:
         """A classifier from plain data, as a preset file holds it; ``where`` names it in an error."""
-        settings = {name: value for name, value in settings.items() if name != "description"}
+        settings = {name: value for name, value in settings.items() if name not in ("description", "methods")}
         names = cls._get_param_names()
         unknown = [name for name in settings if name not in names]
         if unknown:

@@ -25,7 +25,7 @@ from circle.errors import CircleError
 from circle.extractors import Extractor, ImageShape, build_extractor
 from circle.learner import CircleClassifier
 from circle.memory import available_memory
-from circle.presets import DEFAULT
+from circle.presets import DEFAULT, read_preset
 from circle.presets.published import rival_settings
 from circle.registry import entry, resolve
 from circle.second_moment import STRIP
@@ -174,6 +174,8 @@ def rival_config(request: Request, name: str, split: str, dataset: Dataset) -> C
     base: dict[str, Any] = {}
     if request.preset == PAPER and method_key(name) is not None:
         base = rival_settings(dataset.origin or dataset.name, split, name)
+    elif request.preset is not None and request.preset.endswith(".toml"):
+        base = read_preset(request.preset).get("methods", {}).get(name, {})
     return config(**base).replace(**{key: value for key, value in request.rival.items() if key in config.field_names()})
 
 
@@ -197,7 +199,7 @@ def rival_estimate(job: Job, shape: ImageShape) -> Estimate | None:
 def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it."""
     classes = len(stream.order)
-    head = classifier.members * _member(resolve("extractor", classifier.extractor), image_shape(stream.dataset)).size
+    head = classifier.members * member_of(classifier, stream.dataset).size
     statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
     if getattr(resolve("head", classifier.head), "class_moments", False):
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
@@ -221,6 +223,11 @@ def missing_features(classifier: CircleClassifier, stream: Stream, store: Featur
         for seed in seeds
     }
     return {path: needed for path, needed in paths.items() if not path.exists()}
+
+
+def member_of(classifier: CircleClassifier, dataset: Dataset) -> Extractor:
+    """One of a classifier's members, to be asked for its sizes."""
+    return _member(resolve("extractor", classifier.extractor), image_shape(dataset))
 
 
 def image_shape(dataset: Dataset) -> ImageShape:

@@ -146,14 +146,14 @@ def choose_head(
     temperatures = config.temperatures() if classifier.groups > 1 else (config.temperature,)
     candidates = candidate_settings(config)
     learner = classifier.copy()
-    for positions, tile in _tiles(features, train):
+    for positions, tile in tiles(features, train):
         learner.learn_features(tile, plain_labels(labels[positions]))
     trials: list[Trial] = []
     for number, settings in enumerate(candidates):
         report(number, len(candidates))
         try:
             model = learner.with_head(config.replace(**settings))
-            correct = _correct(model, features, labels, validation, temperatures)
+            correct = correct_answers(model, features, labels, validation, temperatures)
         except NotDefiniteError as error:
             # Some combinations of shrinkage leave no covariance to speak of: the others are still worth trying.
             trials.append(Trial(settings, 0.0, str(error)))
@@ -170,7 +170,7 @@ def choose_head(
     return Choice(head, best.settings, best.accuracy, tuple(trials), share, seed, (len(train), len(validation)))
 
 
-def _correct(
+def correct_answers(
     model: CircleClassifier,
     features: Features,
     labels: np.ndarray,
@@ -180,7 +180,7 @@ def _correct(
     """Right answers among the held-back images at every temperature."""
     classes = np.array(plain_labels(model.classes_))
     correct = [0] * len(temperatures)
-    for positions, tile in _tiles(features, validation):
+    for positions, tile in tiles(features, validation):
         scores = model.head_scores(tile)
         for index, temperature in enumerate(temperatures):
             probabilities = torch.stack([torch.softmax(group / temperature, 1) for group in scores]).mean(0)
@@ -189,7 +189,7 @@ def _correct(
     return correct
 
 
-def _tiles(features: Features, positions: np.ndarray) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
+def tiles(features: Features, positions: np.ndarray) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
     """Positions and their features, one tensor [B, size] per group, a tile at a time."""
     for start in range(0, len(positions), TILE):
         part = positions[start : start + TILE]

@@ -30,6 +30,9 @@ app.command(
 )
 
 
+app.command("circle.cli.bench_tune:tune", name="tune", help="Choose a method's settings on held-back training images.")
+
+
 @app.command
 def run(
     *,
