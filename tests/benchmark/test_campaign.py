@@ -11,6 +11,7 @@ import pytest
 
 from circle import BiRC2DConfig, CircleClassifier
 from circle.baselines import FineTuneConfig, LwFConfig
+from circle.baselines.costs import Course
 from circle.benchmark import campaign
 from circle.benchmark.campaign import Estimate, Request
 from circle.benchmark.features import FeatureStore
@@ -98,13 +99,13 @@ def test_settings_of_rivals_go_to_those_that_have_them(tmp_path: Path) -> None:
 
 
 def test_the_preset_paper_brings_published_settings_of_rivals() -> None:
-    cifar = SimpleNamespace(name="cifar100")
+    cifar = SimpleNamespace(name="cifar100", origin="")
     wish: Any = {"preset": "paper", "rival": {"width": 16}}
     config = campaign.rival_config(rivals(**wish), "lwf", "20", cifar)  # pyright: ignore[reportArgumentType]
     assert config.get_params()["initial_epochs"] == 110 and config.get_params()["width"] == 16
     with pytest.raises(CircleError, match="no published settings for 7 tasks"):
         campaign.rival_config(rivals(**wish), "lwf", "7", cifar)  # pyright: ignore[reportArgumentType]
-    digits = SimpleNamespace(name="digits")
+    digits = SimpleNamespace(name="digits", origin="")
     with pytest.raises(CircleError, match="no published settings for data set 'digits'"):
         campaign.rival_config(rivals(**wish), "lwf", "5", digits)  # pyright: ignore[reportArgumentType]
 
@@ -113,8 +114,8 @@ def test_a_budget_fits_the_epochs_once(tmp_path: Path, monkeypatch: pytest.Monke
     """When the command is given again, the record has a say, not the clock."""
     seen: list[Any] = []
 
-    def fit(config: Any, sizes: list[int], shape: ImageShape, seconds: float) -> Any:
-        seen.append((sizes, shape, seconds))
+    def fit(config: Any, course: Course, shape: ImageShape, seconds: float) -> Any:
+        seen.append((course, shape, seconds))
         return config.replace(initial_epochs=len(seen), **({"epochs": 1} if config.name == "lwf" else {}))
 
     monkeypatch.setattr(campaign, "fit_budget", fit)
@@ -122,8 +123,8 @@ def test_a_budget_fits_the_epochs_once(tmp_path: Path, monkeypatch: pytest.Monke
     wish: Any = {"budget": 60.0, "rival": {"network": "convnet", "width": 2, "buffer_size": 20}}
     jobs = list(campaign.jobs(rivals(**wish), digits, tmp_path, new_classifier))
     assert [job.plan.config["initial_epochs"] for job in jobs] == [1, 2]
-    sizes, shape, seconds = seen[0]
-    assert sum(sizes) == len(digits.train) and len(sizes) == 5
+    course, shape, seconds = seen[0]
+    assert sum(course.images) == len(digits.train) and list(course.classes) == [2] * 5
     assert (shape, seconds) == (ImageShape(1, 32, 32), 60.0)
     run_stream(jobs[1].plan, Stream.of(digits, 0), jobs[1].build(), jobs[1].folder)
     again = list(campaign.jobs(rivals(**wish), digits, tmp_path, new_classifier))

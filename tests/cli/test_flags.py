@@ -74,7 +74,7 @@ def test_where_parts_differ_each_has_its_say(helps: Callable[..., dict[str, str]
 
 @pytest.mark.parametrize("other", [float, str, Literal[1, 2], tuple[int, ...]])
 def test_one_setting_has_one_type(helps: Callable[..., dict[str, str]], other: Any) -> None:
-    with pytest.raises(TypeError, match="heads one and three share a setting width of different types"):
+    with pytest.raises(CircleError, match="heads one and three share a setting width of different types"):
         helps(
             made("one", width=(int, 3, "units")),
             made("two", width=(int, 3, "units")),

@@ -71,7 +71,7 @@ def duration(seconds: float) -> str:
     """Seconds in words, two units at most.
 
     >>> duration(3.2), duration(200), duration(9000), duration(1e6)
-    ('3 s', '3 min 20 s', '2 h 30 min', '11 d 14 h')
+    ('3 s', '3 min 20 s', '2 h 30 min', '11 d 13 h')
     """
     whole = round(seconds)
     for unit, size, small, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
