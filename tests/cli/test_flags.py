@@ -12,6 +12,7 @@ import pytest
 from circle import registry
 from circle.cli import flags
 from circle.config import Config, option
+from circle.errors import CircleError
 from circle.registry import register
 
 
