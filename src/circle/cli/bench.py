@@ -5,22 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Parameter
 
 from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import read_runs
 from circle.cli import command_line, console
-from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, summaries
-from circle.cli.flags import ModelFlags, given, part_flags
+from circle.cli.bench_runs import STOPPED, RivalFlags, base_model, numbers, run_job, summaries
+from circle.cli.flags import ModelFlags, given
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
 from circle.streams.fetching import cache_folder
-
-_RIVAL = Group("Settings of the rivals", sort_key=13)
-RivalFlags = part_flags("method", list_methods(), named=False)
 
 app = App(name="bench", help="Run class-incremental experiments and report them.")
 app.command(
@@ -53,7 +50,7 @@ def run(
     budget: float | None = None,
     images_per_class: int | None = None,
     settings: ModelFlags | None = None,
-    rival: Annotated[RivalFlags | None, Parameter(group=_RIVAL)] = None,  # pyright: ignore
+    rival: RivalFlags = None,  # pyright: ignore
 ) -> int:
     """Run methods through a class-incremental stream; a killed run goes on when the command is given again.
 

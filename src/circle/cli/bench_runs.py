@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -14,12 +16,17 @@ from circle.benchmark.method import Step, Steps
 from circle.benchmark.results import Row, Run
 from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
-from circle.cli.flags import ModelFlags
+from circle.cli.flags import ModelFlags, part_flags
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset
+from circle.registry import list_methods
 
+RivalFlags = Annotated[
+    part_flags("method", list_methods(), named=False) | None,
+    Parameter(group=Group("Settings of the rivals", sort_key=13)),
+]
 LOG_SECONDS = 30.0
 STOPPED = "stopped: finished tasks are kept; give the same command again to go on"
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import campaign, runner
@@ -15,17 +15,14 @@ from circle.benchmark.tuning import record
 from circle.benchmark.tuning.spaces import Stage
 from circle.benchmark.tuning.tune import RESNET_18, TuneRequest, new_tuning
 from circle.cli import command_line, console
-from circle.cli.bench_runs import base_model, run_job, stage_bars, summaries
-from circle.cli.flags import ModelFlags, given, part_flags
+from circle.cli.bench_runs import RivalFlags, base_model, run_job, stage_bars, summaries
+from circle.cli.flags import ModelFlags, given
 from circle.config import check_names
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
 from circle.streams.fetching import cache_folder
-
-_RIVAL = Group("Settings of the rivals", sort_key=13)
-RivalFlags = part_flags("method", list_methods(), named=False)
 
 
 def tune(
@@ -48,7 +45,7 @@ def tune(
     cache: Annotated[Path | None, Parameter(negative=())] = None,
     test: bool = True,
     settings: ModelFlags | None = None,
-    rival: Annotated[RivalFlags | None, Parameter(group=_RIVAL)] = None,  # pyright: ignore
+    rival: RivalFlags = None,  # pyright: ignore
 ) -> int:
     """Choose a method's settings on a fifth of the training images, then learn all of them and look at the test once.
 

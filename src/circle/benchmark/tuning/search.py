@@ -34,6 +34,7 @@ class Trial:
     state: str
     seconds: float
     accuracies: list[float]
+    refused: str = ""  # why settings did not work, if they did not
 
 
 class Search:
@@ -80,6 +81,7 @@ class Search:
                 trial.state.name.lower(),
                 trial.user_attrs.get("seconds", 0.0),
                 trial.user_attrs.get("accuracies", []),
+                trial.user_attrs.get("refused", ""),
             )
             for trial in study.get_trials(deepcopy=False, states=states)
         ]
@@ -88,7 +90,11 @@ class Search:
         """The best complete trial of these stages, the first of equals."""
         every = [trial for stage in stages or self.stages for trial in self.finished(stage) if trial.value is not None]
         if not every:
-            raise CircleError(f"{self.folder}: no trial of the search was completed; give it more time or trials")
+            refused = [trial.refused for stage in self.stages for trial in self.finished(stage) if trial.refused]
+            reason = f" ({refused[-1]})" if refused else ""
+            raise CircleError(
+                f"{self.folder}: no trial of the search was completed{reason}; give it more time or trials"
+            )
         return max(every, key=lambda trial: trial.value or 0.0)
 
     def best_value(self, stage: Stage) -> float | None:

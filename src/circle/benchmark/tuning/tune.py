@@ -11,6 +11,7 @@ from circle.baselines.budget import fit_budget
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import campaign
 from circle.benchmark.features import FeatureStore
+from circle.benchmark.protocol import task_sizes
 from circle.benchmark.runner import Stream
 from circle.benchmark.tuning import trials
 from circle.benchmark.tuning.search import Sampler, Search, Trial, check_basis
@@ -46,6 +47,7 @@ class Tuning:
     """A search and what it needs: the data without its test images, the settings to start from, the judge."""
 
     def __init__(self, request: TuneRequest, held: Held) -> None:
+        task_sizes(request.tasks, len(held.dataset.classes))  # says at once that a split is impossible
         self.request, self.held = request, held
         self.stream: Stream = held.stream(request.class_order_seed)
         self.basis: dict[str, Any] = {}
