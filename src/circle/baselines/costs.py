@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -39,7 +39,6 @@ class Costs:
     rest: float  # of a task, per image
     rest_first: float | None = None  # of the first task, where that is another matter
     old_class: float = 0.0  # of a later task, per class before it
-    later_rest: dict[str, float] = field(default_factory=dict)  # of single stages, for whoever wants to know
 
     def epoch(self, config: TrainerConfig, course: Course) -> float:
         """One pass over the images of every task that is trained on."""
@@ -120,12 +119,10 @@ def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
         samples = {name: count * (2 if name in config.rehearsals else 1) for name in per_step}
         found.append({name: value * steps[name] / samples[name] for name, value in per_step.items()})
         rests.append(spent - sum(per_step[name] * steps[name] for name in steps))
-    single = {name: value for name, value in method.stage_seconds.items() if name not in found[1]}
-    drift = sum(single.get(name, 0.0) for name in config.per_old_class)
+    drift = sum(method.stage_seconds.get(name, 0.0) for name in config.per_old_class)
     return Costs(
         *found,
         rest=max(0.0, rests[1] - drift) / count,
         rest_first=max(0.0, rests[0]) / count,
         old_class=drift / CLASSES,
-        later_rest=single,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -54,9 +55,9 @@ class PrototypeMethod(TrainedMethod[PrototypeSettings]):
     def stages(self) -> Sequence[Stage]:
         return [("train", self.train), ("statistics", self._describe)]
 
+    @abstractmethod
     def train(self, data: TaskData) -> None:
         """Minimise the method's loss over a task."""
-        raise NotImplementedError
 
     def _describe(self, data: TaskData) -> None:
         self.bank.describe(data.columns, self.features(data.pixels))

@@ -204,16 +204,15 @@ def _shared_file(size: int) -> IO[bytes]:
     for folder in (_SHARED, None):
         if folder is not None and not folder.is_dir():
             continue
-        file: IO[bytes] | None = None
         try:
-            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, size)
-            else:
-                os.ftruncate(file.fileno(), size)
-            return file
+            with contextlib.ExitStack() as stack:
+                file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                else:
+                    os.ftruncate(file.fileno(), size)
+                stack.pop_all()  # it stays open: the caller's to close
+                return file
         except OSError as error:
             problem = error
-            if file is not None:
-                file.close()
     raise CircleError(f"no room for {size} bytes of decoded images ({reason(problem or OSError())})") from problem
