@@ -30,10 +30,17 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Costs]:
     return table
 
 
-def test_all_tasks_get_equally_many_epochs(costs: dict[str, Costs]) -> None:
-    """100 images at 0.01 s and 200 at 0.02 s are 5 s an epoch, and 0.3 s for the rest."""
-    fitted = fit_budget(LwFConfig(), THREE, SHAPE, 50.4)
+def test_first_and_later_tasks_keep_their_proportion(costs: dict[str, Costs]) -> None:
+    """100 images at 0.01 s and 200 at 0.02 s are 1 s and 4 s an epoch, and 0.3 s for the rest."""
+    fitted = fit_budget(LwFConfig(initial_epochs=250), THREE, SHAPE, 50.4)
     assert (fitted.initial_epochs, fitted.epochs) == (10, 10)
+    fitted = fit_budget(LwFConfig(initial_epochs=500), THREE, SHAPE, 60.4)
+    assert (fitted.initial_epochs, fitted.epochs) == (20, 10)
+    fitted = fit_budget(PASSConfig(epochs=100, initial_epochs=600), THREE, SHAPE, 50.1)
+    assert (fitted.initial_epochs, fitted.epochs) == (30, 5)
+    fitted = fit_budget(LwFConfig(initial_epochs=25_000), THREE, SHAPE, 50.4)
+    assert (fitted.initial_epochs, fitted.epochs) == (46, 1), "one later epoch there must be; the rest is the first's"
+    fitted = fit_budget(LwFConfig(initial_epochs=250, initial_milestones=(75, 150, 200)), THREE, SHAPE, 50.4)
     assert fitted.initial_milestones == (3, 6, 8)
     assert fitted.milestones == (2, 5, 7, 9)
 
@@ -60,7 +67,8 @@ def test_there_is_always_one_epoch(costs: dict[str, Costs]) -> None:
 
 def test_old_classes_cost_time(costs: dict[str, Costs]) -> None:
     """Two old classes in the second task, four in the third: six seconds are gone before the first epoch."""
-    assert fit_budget(ADCConfig(), THREE, SHAPE, 56.1).epochs == 10
+    fitted = fit_budget(ADCConfig(initial_epochs=200, epochs=100), THREE, SHAPE, 66.1)
+    assert (fitted.initial_epochs, fitted.epochs) == (20, 10)
 
 
 def test_an_adapter_counts_by_its_share(costs: dict[str, Costs]) -> None:

@@ -101,6 +101,8 @@ def test_the_test_images_are_not_read_before_the_last_step(tmp_path: Path, monke
         (["--trials", "0"], "trials 0: expected more than 0"),
         (["--share", "1.5"], "validation share 1.5: expected more than 0 and less than 1"),
         (["--extractor.name", "vgg13"], "no settings to search for extractor 'vgg13'"),
+        (["--search", "width_of"], "unknown setting to search 'width_of'"),
+        (["--search", "kernels"], "--search without groups or members cannot meet --parameters"),
         ([*SMALL, "--parameters", "7"], "no trial of the search was completed"),
     ],
 )

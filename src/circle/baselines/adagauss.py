@@ -17,7 +17,7 @@ from circle.baselines.distillation import FeatureMap
 from circle.baselines.expanders import ROTATIONS, rotated
 from circle.baselines.networks import Backbone, LinearHead, Narrowed, build_backbone, unit_rows
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.settings import EvenConfig
 from circle.baselines.task_data import TaskData
 from circle.baselines.trainer import Losses, Stage, TrainedMethod
 from circle.config import option
@@ -34,7 +34,7 @@ CLIP = 1.0  # largest norm of a gradient
 
 
 @dataclass(frozen=True)
-class AdaGaussConfig(TrainerConfig):
+class AdaGaussConfig(EvenConfig):
     """Settings of :class:`AdaGauss`; defaults as in the official scripts."""
 
     name: ClassVar[str] = "adagauss"
@@ -148,7 +148,7 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         self.fit(self._losses(data, alone=True), len(data), self._others(), training)
 
     def _train(self, data: TaskData) -> None:
-        epochs, warmup = self.config.epochs, self.warmup_epochs
+        epochs, warmup = self.epochs, self.warmup_epochs
         milestones = tuple(max(1, int(share * epochs) - warmup) for share in MILESTONES)
         parameters = [*self.network.parameters(), *self._others()]
         self.fit(self._losses(data, alone=False), len(data), parameters, self.training(epochs - warmup, milestones))
@@ -188,8 +188,13 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         return [parameter for module in modules for parameter in module.parameters()]
 
     @property
+    def epochs(self) -> int:
+        """Of the task at hand."""
+        return self.config.epochs if self.tasks else self.config.first_epochs
+
+    @property
     def warmup_epochs(self) -> int:
-        return int(WARMUP_SHARE * self.config.epochs)
+        return int(WARMUP_SHARE * self.epochs)
 
     def training(self, epochs: int, milestones: tuple[int, ...]) -> Training:
         """SGD; turned copies count as images of a batch."""

@@ -16,9 +16,9 @@ REHEARSAL_SHARE = 0.3  # of the budget that training a head on features may take
 def fit_budget(config: Settings, course: Course, shape: ImageShape, seconds: float) -> Settings:
     """The config with as many epochs as its training of all tasks may have to end within ``seconds``, at least one.
 
-    Milestones keep their places in proportion. Methods that go on training get equally many epochs in every task;
-    those with a frozen network spend what the rest of the work leaves on the first task. Training heads on features
-    of all classes so far may take up to a share of the budget.
+    The epochs of the first task and of later ones keep their proportion, and milestones their places. Methods with a
+    frozen network spend what the rest of the work leaves on the first task. Training heads on features of all
+    classes so far may take up to a share of the budget.
     """
     costs = probe(config, shape)
     left = seconds - costs.others(course)
@@ -28,9 +28,16 @@ def fit_budget(config: Settings, course: Course, shape: ImageShape, seconds: flo
         most: int = getattr(config, name)
         changes[name] = max(1, min(most, int(REHEARSAL_SHARE * seconds / epoch))) if epoch else most
         left -= changes[name] * epoch
-    epochs = max(1, int(max(0.0, left) / costs.epoch(config, course)))
-    free = [name for name in ("initial_epochs", "epochs") if name in config.field_names()]
-    changes |= {name: epochs for name in free if name not in changes}
+    first, later = costs.epoch(config, course)
+    if "epochs" in config.field_names() and "epochs" not in changes:
+        share = config.first_epochs / max(1, config.epochs)  # pyright: ignore[reportAttributeAccessIssue]
+        changes["epochs"] = max(1, int(max(0.0, left) / (share * first + later)))
+        left -= changes["epochs"] * later
+        most = round(share * changes["epochs"])
+    else:
+        most = int(max(0.0, left) / first)
+    if "initial_epochs" in config.field_names():
+        changes["initial_epochs"] = max(1, min(most, int(max(0.0, left) / first)))
     return config.replace(**changes, **_milestones(config, changes))
 
 

@@ -40,10 +40,10 @@ class Costs:
     rest_first: float | None = None  # of the first task, where that is another matter
     old_class: float = 0.0  # of a later task, per class before it
 
-    def epoch(self, config: TrainerConfig, course: Course) -> float:
-        """One pass over the images of every task that is trained on."""
+    def epoch(self, config: TrainerConfig, course: Course) -> tuple[float, float]:
+        """One pass over the first task's images, and one over those of every later task that is trained on."""
         later = sum(share * self.later.get(stage, 0.0) for stage, share in config.stage_epochs.items())
-        return course.images[0] * self.first.get("train", 0.0) + sum(course.images[1:]) * later
+        return course.images[0] * self.first.get("train", 0.0), sum(course.images[1:]) * later
 
     def rehearsal(self, config: TrainerConfig, course: Course) -> float:
         """One pass over real and made features of all classes so far, in every task after the first."""
@@ -58,10 +58,8 @@ class Costs:
 
     def total(self, config: TrainerConfig, course: Course) -> float:
         """Seconds that a config's training of all tasks takes."""
-        epochs = getattr(config, "epochs", 0)
-        first = course.images[0] * self.first.get("train", 0.0)
-        later = self.epoch(config, course) - first
-        seconds = first * getattr(config, "initial_epochs", epochs) + later * epochs
+        first, later = self.epoch(config, course)
+        seconds = first * config.first_epochs + later * getattr(config, "epochs", 0)
         for name in config.rehearsals.values():
             seconds += self.rehearsal(config, course) * getattr(config, name)
         return seconds + self.others(course)

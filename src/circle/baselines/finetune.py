@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from circle.baselines.networks import GrowingHead, LinearHead
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.settings import EvenConfig
 from circle.baselines.task_data import TaskData
 from circle.baselines.trainer import Stage, TrainedMethod
 from circle.config import option
@@ -16,7 +16,7 @@ from circle.registry import register
 
 
 @dataclass(frozen=True)
-class FineTuneConfig(TrainerConfig):
+class FineTuneConfig(EvenConfig):
     """Settings of :class:`FineTune`."""
 
     name: ClassVar[str] = "finetune"
@@ -66,7 +66,7 @@ class FineTune(TrainedMethod[FineTuneConfig]):
     def _train(self, data: TaskData) -> None:
         config = self.config
         training = Training(
-            *(config.epochs, config.batch_size, config.learning_rate),
+            *(config.epochs if self.tasks else config.first_epochs, config.batch_size, config.learning_rate),
             optimiser=config.optimiser,
             weight_decay=config.weight_decay,
         )

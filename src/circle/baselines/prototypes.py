@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from circle.baselines.distillation import feature_norm
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.settings import EvenConfig
 from circle.baselines.task_data import TaskData
 from circle.baselines.trainer import Stage, TrainedMethod
 from circle.config import option
 
 
 @dataclass(frozen=True)
-class PrototypeConfig(TrainerConfig):
+class PrototypeConfig(EvenConfig):
     """Settings of methods that rehearse old classes by their means; defaults as in PyCIL."""
 
     published_names: ClassVar[dict[str, str]] = {"gamma": "learning_rate_decay", "step_size": "learning_rate_step"}
@@ -73,12 +73,14 @@ class PrototypeMethod(TrainedMethod[PrototypeSettings]):
         return torch.randint(data.classes_before, (count,), generator=self.generator)
 
     def training(self) -> Training:
-        """Adam with a rate that falls every few epochs."""
+        """Adam with a rate that falls every few epochs; in a first task of other length at the same shares of it."""
         config = self.config
+        epochs = config.epochs if self.tasks else config.first_epochs
+        step = max(1, round(config.learning_rate_step * epochs / max(1, config.epochs)))
         return Training(
-            *(config.epochs, config.batch_size, config.learning_rate),
+            *(epochs, config.batch_size, config.learning_rate),
             optimiser="adam",
             weight_decay=config.weight_decay,
-            milestones=tuple(range(config.learning_rate_step, config.epochs, config.learning_rate_step)),
+            milestones=tuple(range(step, epochs, step)),
             decay=config.learning_rate_decay,
         )

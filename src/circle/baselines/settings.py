@@ -37,6 +37,11 @@ class TrainerConfig(NetworkConfig):
     )
     device: str = option("cpu", "where the network is trained: cpu, or cuda for a GPU")
 
+    @property
+    def first_epochs(self) -> int:
+        """Passes over the first task's images."""
+        return getattr(self, "initial_epochs", getattr(self, "epochs", 0))
+
     def check(self) -> None:
         super().check()
         check_names(self.augmentations, KNOWN, f"{self.name} augmentation")
@@ -48,6 +53,18 @@ class TrainerConfig(NetworkConfig):
                 self.require(value >= 0, field, "zero or a positive number")
             elif field.endswith("learning_rate"):
                 self.require(value > 0, field, "a positive number")
+
+
+@dataclass(frozen=True)
+class EvenConfig(TrainerConfig):
+    """Settings of methods that are published with equally many epochs for every task."""
+
+    epochs: int = option(100, "passes over each task's images")
+    initial_epochs: int = option(0, "passes over the first task's images, where they are not to be as many as later")
+
+    @property
+    def first_epochs(self) -> int:
+        return self.initial_epochs or self.epochs
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def tune(
     output: Path | None = None,
     search_seed: int = 0,
     sampler: Literal["tpe", "random"] = "tpe",
+    search: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     share: float = 0.2,
     parameters: int = RESNET_18,
     tolerance: float = 0.05,
@@ -70,6 +71,8 @@ def tune(
         Seed of the search and of the models in it.
     sampler
         tpe learns from earlier trials; random is the paper's randomised grid.
+    search
+        Settings to search, such as rate_scale or leak; all others stay (default: all that search.json names).
     share
         Share of every class that is held back to choose on.
     parameters
@@ -104,6 +107,7 @@ def tune(
         parameters=parameters or None,
         tolerance=tolerance,
         budget=budget,
+        only=search,
     )
     store = FeatureStore(cache or cache_folder() / "features")
     asked = campaign.Request(
@@ -114,11 +118,11 @@ def tune(
     else:
         config = campaign.rival_config(asked, method, tasks, images)
         tuning = new_tuning(request, images, rival=config if isinstance(config, TrainerConfig) else None)
-    search = tuning.start()
+    trying = tuning.start()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     bars = stage_bars(err)
     with bars, console.stop_requests() as stop:
-        bar = {stage.name: bars.add_task(f"stage {stage.name}", total=trials, note="") for stage in search.stages}
+        bar = {stage.name: bars.add_task(f"stage {stage.name}", total=trials, note="") for stage in trying.stages}
 
         def report(stage: Stage, done: int, best: float | None) -> None:
             shown = "" if best is None else f"best {100 * best:.2f} %"
@@ -126,23 +130,14 @@ def tune(
             if bars.disable:
                 err.print(f"stage {stage.name}: {done} of {trials} trials, {shown}", soft_wrap=True)
 
-        done = search.run(trials, deadline=deadline, should_stop=lambda: bool(stop), report=report)
+        done = trying.run(trials, deadline=deadline, should_stop=lambda: bool(stop), report=report)
         stopped = bool(stop)
     if stopped:
         out.print("stopped: finished trials are kept; give the same command again to go on")
         return 130
-    chosen = tuning.chosen(search)
-    count = sum(len(search.finished(stage)) for stage in search.stages)
-    words = [
-        f"{method} on {images.name}, {tasks} tasks: {100 * (chosen.value or 0.0):.2f} % on held-back training images,",
-        f"the best of {count} trials; all are in {record.TRIALS}.",
-        f"Made by: {command_line()}",
-    ]
-    preset = folder / record.PRESET
-    record.write_preset(preset, tuning.preset(chosen), words)
-    record.write_trials(folder / record.TRIALS, search, {**tuning.basis, "command": command_line()}, chosen)
-    record.write_page(folder / record.PAGE, f"{method}, {images.name}, {tasks} tasks", search, chosen)
-    first = search.finished(search.stages[0])[0]
+    chosen = tuning.chosen(trying)
+    preset = record.write_all(tuning, trying, chosen, command_line())
+    first = trying.finished(trying.stages[0])[0]
     begun = "" if first.value is None else f" (as given: {100 * first.value:.2f} %)"
     out.print(f"chosen: {100 * (chosen.value or 0.0):.2f} % on held-back images{begun}", soft_wrap=True)
     if not done:

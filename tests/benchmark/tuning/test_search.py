@@ -16,8 +16,8 @@ from circle.errors import CircleError
 
 pytest.importorskip("optuna")
 
-FIRST = Stage("first", {"a": (1, 2, 3, 4, 5), "b": (0.0, 1.0)}, {"a": 1, "b": 0.0})
-SECOND = Stage("second", {"c": ("low", "high")}, {"c": "low"})
+FIRST = Stage("first", {"a": tuple(range(1, 11)), "b": (0.0, 1.0)}, {"a": 1, "b": 0.0})
+SECOND = Stage("second", {"c": ("low", "high"), "d": (1, 2, 3, 4)}, {"c": "low", "d": 1})
 
 
 def value(settings: dict[str, Any]) -> float:
@@ -76,6 +76,16 @@ def test_killed_twice_and_nothing_is_lost(tmp_path: Path) -> None:
         assert len(search.finished(FIRST)) + len(search.finished(SECOND)) == asked, "every finished trial counts"
     assert asked == 12, "and none is done again"
     assert new(tmp_path, Judge()).run(6), "a finished search has nothing left to do"
+
+
+def test_nothing_is_tried_twice(tmp_path: Path) -> None:
+    small = Stage("first", {"a": (1, 2), "b": (0.0, 1.0)}, {"a": 1, "b": 0.0})
+    judge = Judge()
+    search = Search(tmp_path, [small], judge, sampler="random", seed=0)
+    assert search.run(50), "a space of four settings is exhausted, which is no reason to go on for ever"
+    assert sorted(json.dumps(each) for each in judge.asked) == sorted({json.dumps(each) for each in judge.asked})
+    assert len(judge.asked) == 4
+    assert [trial.value for trial in search.finished(small)] == [value(each) for each in judge.asked]
 
 
 def test_poor_trials_are_cut_short(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from circle.baselines import ACILConfig, EFCPlusPlusConfig, FeTrILConfig
+from circle.baselines.pass_method import PASSConfig
 from circle.benchmark.tuning.spaces import Stage, coefficient_space, member_space, rival_changes, rival_stages
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
@@ -62,6 +64,24 @@ def test_scales_multiply() -> None:
     assert (changed.epochs, changed.initial_epochs, changed.temperature) == (5, 10, 4.0)
     assert changed.milestones == (2, 4) and changed.initial_milestones == (5,)
     assert changed.weight_decay == pytest.approx(1e-3)
+
+
+def test_more_epochs_in_the_first_task() -> None:
+    for config, wanted in ((EFCPlusPlusConfig(), 300), (PASSConfig(epochs=20), 60)):
+        assert "initial_scale" in rival_stages(config, fitted=True)[0].space
+        assert "initial_scale" not in rival_stages(config, fitted=False)[0].space
+        changed = rival_changes(config, {"initial_scale": 3.0})
+        assert changed.first_epochs == wanted and changed.epochs == config.epochs
+    assert rival_changes(PASSConfig(epochs=20), {"epochs_scale": 2.0}).first_epochs == 40, (
+        "0 stands for as many as later"
+    )
+    for frozen in (ACILConfig(), FeTrILConfig()):
+        assert "initial_scale" not in rival_stages(frozen, fitted=True)[0].space
+
+
+def test_some_of_the_settings() -> None:
+    stage = Stage("one", {"a": (1, 2), "b": (3, 4)}, {"a": 1, "b": 3}).part(["b", "other"])
+    assert (stage.space, stage.given) == ({"b": (3, 4)}, {"b": 3})
 
 
 def test_labels_and_back() -> None:

@@ -12,9 +12,26 @@ from typing import Any
 
 from circle.benchmark.report_html import STYLE
 from circle.benchmark.tuning.search import Search, Trial
+from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
 from circle.checkpoint import atomic_path
 
 PRESET, TRIALS, PAGE = "tuned.toml", "search.json", "search.html"
+
+
+def write_all(tuning: CircleTuning | RivalTuning, search: Search, chosen: Trial, command: str) -> Path:
+    """Preset, trials and page of a search in its folder; the preset's path."""
+    request = tuning.request
+    title = f"{request.method}, {tuning.held.dataset.name}, {request.tasks} tasks"
+    count = sum(len(search.finished(stage)) for stage in search.stages)
+    words = [
+        f"{title}: {100 * (chosen.value or 0.0):.2f} % on held-back training images,",
+        f"the best of {count} trials; all are in {TRIALS}.",
+        f"Made by: {command}",
+    ]
+    write_preset(request.folder / PRESET, tuning.preset(chosen), words)
+    write_trials(request.folder / TRIALS, search, {**tuning.basis, "command": command}, chosen)
+    write_page(request.folder / PAGE, title, search, chosen)
+    return request.folder / PRESET
 
 
 def write_preset(path: Path, values: Mapping[str, Any], words: Sequence[str]) -> None:

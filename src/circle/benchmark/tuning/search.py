@@ -15,6 +15,7 @@ from circle.checkpoint import atomic_path
 from circle.errors import CircleError
 
 JOURNAL, BASIS = "journal.log", "basis.json"
+REPEATS = 20  # proposals in a row that were tried before, after which a space counts as exhausted
 STARTUP = 5  # trials before any is cut short, and before the sampler learns from them
 START = "start"  # setting of a later stage: which of the best of the stage before it begins from
 BASE = "base"  # the name of the start that is the settings as they were given
@@ -57,18 +58,22 @@ class Search:
         should_stop: Callable[[], bool] = lambda: False,
         report: Callable[[Stage, int, float | None], None] = lambda stage, done, best: None,
     ) -> bool:
-        """Trials until every stage has so many, or the time is up; whether all are done."""
+        """Trials until every stage has so many, or all there can be, or the time is up; whether all are done."""
         for index, stage in enumerate(self.stages):
             study = self._study(stage, index)
-            while len(self.finished(stage)) < trials:
+            repeats = 0
+            while len(self.finished(stage)) < trials and repeats < REPEATS:
                 if should_stop() or (deadline is not None and time.monotonic() > deadline):
                     return False
-                self._trial(study, stage, index)
+                repeats = 0 if self._trial(study, stage, index) else repeats + 1
                 report(stage, len(self.finished(stage)), self.best_value(stage))
         return True
 
     def finished(self, stage: Stage) -> list[Trial]:
-        """Trials of a stage that came to an end, also those cut short, in the order of their numbers."""
+        """Trials of a stage that came to an end, also those cut short, in the order of their numbers.
+
+        Proposals that had been tried before are told what came of them then, and are no trials of their own.
+        """
         optuna = import_optuna()
         states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
         study = self._study(stage, self.stages.index(stage))
@@ -84,6 +89,7 @@ class Search:
                 trial.user_attrs.get("refused", ""),
             )
             for trial in study.get_trials(deepcopy=False, states=states)
+            if "repeats" not in trial.user_attrs
         ]
 
     def best(self, stages: Sequence[Stage] | None = None) -> Trial:
@@ -110,12 +116,21 @@ class Search:
         evaluator = optuna.importance.MeanDecreaseImpurityImportanceEvaluator(seed=self.seed)
         return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
-    def _trial(self, study: Any, stage: Stage, index: int) -> None:
+    def _trial(self, study: Any, stage: Stage, index: int) -> bool:
+        """One proposal, tried; False where it had been tried before, which costs nothing."""
         optuna = import_optuna()
+        states = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+        known = {json.dumps(each.params, sort_keys=True): each for each in study.get_trials(states=states)}
         trial = study.ask()
         started = time.monotonic()
         settings = self._settings(trial, study, stage, index)
         trial.set_user_attr("settings", json.dumps(settings))
+        earlier = known.get(json.dumps(trial.params, sort_keys=True))
+        if earlier is not None:
+            trial.set_user_attr("repeats", earlier.number)
+            complete = earlier.state == optuna.trial.TrialState.COMPLETE
+            study.tell(trial, earlier.value if complete else None, state=earlier.state)
+            return False
 
         def watch(step: int, value: float) -> None:
             trial.report(value, step)
@@ -140,6 +155,7 @@ class Search:
             trial.set_user_attr("accuracies", [round(value, 6) for value in outcome.accuracies])
             trial.set_user_attr("seconds", round(time.monotonic() - started, 2))
             study.tell(trial, outcome.value)
+        return True
 
     def _settings(self, trial: Any, study: Any, stage: Stage, index: int) -> dict[str, Any]:
         """Values of this stage, on top of one of the starts."""

@@ -40,6 +40,7 @@ STARTS = 3  # best settings of a stage that the next one starts from
 
 RATES = (0.1, 0.3, 1.0, 3.0)
 BATCHES = (16, 32, 64, 128)
+FIRST_TASK = (1.0, 3.0, 10.0)  # times as many epochs there, of a budget, as the method is published with
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 OPTIMISATION = ("learning_rate", "batch_size", "epochs", "weight_decay")
 #: Settings that are no coefficients: what the network is, where it is, and how it is fed.
@@ -53,6 +54,11 @@ class Stage:
     name: str
     space: Space
     given: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def part(self, settings: Sequence[str]) -> Stage:
+        """The stage with some of its settings."""
+        space, given = ({name: part[name] for name in part if name in settings} for part in (self.space, self.given))
+        return Stage(self.name, space, given)
 
     def label(self, setting: str, value: Any) -> str:
         """How a value is written in the record of a search, and on the command line."""
@@ -91,6 +97,8 @@ def rival_stages(config: TrainerConfig, *, fitted: bool) -> list[Stage]:
         first["batch_size"] = _with(config.batch_size, list(BATCHES))  # pyright: ignore[reportAttributeAccessIssue]
     if not fitted:
         first["epochs_scale"] = (0.5, 1.0, 2.0)
+    elif "epochs" in names and "epochs" not in config.rehearsals.values():
+        first["initial_scale"] = FIRST_TASK
     first["decay_scale"] = (0.2, 1.0, 5.0)
     own = {setting: 1.0 for setting in first if setting.endswith("_scale")}
     if "batch_size" in first:
@@ -129,6 +137,9 @@ def coefficient_space(config: TrainerConfig) -> Space:
 def rival_changes(config: TrainerConfig, chosen: Mapping[str, Any]) -> TrainerConfig:
     """The config with chosen values: scales multiply, all else takes the place of what was there."""
     changes: dict[str, Any] = {}
+    chosen = dict(chosen)
+    if (share := chosen.pop("initial_scale", 1.0)) != 1.0:
+        changes["initial_epochs"] = max(1, round(config.first_epochs * share))
     scales = {"rate_scale": ("learning_rate",), "decay_scale": ("weight_decay",), "epochs_scale": ("epochs",)}
     for setting, value in chosen.items():
         if setting not in scales:
@@ -137,7 +148,8 @@ def rival_changes(config: TrainerConfig, chosen: Mapping[str, Any]) -> TrainerCo
         for name in config.field_names():
             if name in (scales[setting][0], f"initial_{scales[setting][0]}"):
                 own = getattr(config, name)
-                changes[name] = max(1, round(own * value)) if isinstance(own, int) else own * value
+                if own:  # none of them may stand for the number of another
+                    changes[name] = max(1, round(own * value)) if isinstance(own, int) else own * value
             elif setting == "epochs_scale" and (name.endswith("milestones") or name == "learning_rate_step"):
                 own = getattr(config, name)
                 scaled = [max(1, round(value * each)) for each in (own if isinstance(own, tuple) else (own,))]

@@ -17,6 +17,7 @@ from circle.benchmark.tuning import trials
 from circle.benchmark.tuning.search import Sampler, Search, Trial, check_basis
 from circle.benchmark.tuning.spaces import ENSEMBLE, SIZES, Stage, member_space, rival_changes, rival_stages
 from circle.benchmark.tuning.trials import Held, Outcome, Watch
+from circle.config import check_names
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import resolve
@@ -41,6 +42,7 @@ class TuneRequest:
     parameters: int | None = RESNET_18  # of CIRCLE, learnable and fixed; None: half to twice those of the preset
     tolerance: float = 0.05
     budget: float | None = None  # seconds of learning that a rival's epochs are fitted to
+    only: tuple[str, ...] = ()  # settings to search; all others stay as they are
 
 
 class Tuning:
@@ -55,6 +57,7 @@ class Tuning:
     def search(self, stages: list[Stage], evaluate: Callable[[dict[str, Any], Watch], Outcome], base: Any) -> Search:
         """The search in its folder, which must be of the same data, settings and space."""
         request = self.request
+        stages = self._wanted(stages)
         self.basis = {
             "method": request.method,
             "tasks": request.tasks,
@@ -69,6 +72,15 @@ class Tuning:
         }
         check_basis(request.folder, self.basis)
         return Search(request.folder, stages, evaluate, sampler=request.sampler, seed=request.seed)
+
+    def _wanted(self, stages: list[Stage]) -> list[Stage]:
+        """The stages with those settings alone that are to be searched."""
+        only = self.request.only
+        if not only:
+            return stages
+        check_names(only, [setting for stage in stages for setting in stage.space], "setting to search")
+        kept = [stage.part(only) for stage in stages]
+        return [stage for stage in kept if stage.space]
 
 
 class CircleTuning(Tuning):
@@ -89,7 +101,10 @@ class CircleTuning(Tuning):
             Stage(MEMBER_STAGE, space, {name: getattr(extractor, name) for name in space}),
             Stage(ENSEMBLE_STAGE, ensemble, own),
         ]
-        return self.search(stages, self.evaluate, self.base.part_settings())
+        search = self.search(stages, self.evaluate, self.base.part_settings())
+        if self.request.parameters is not None and search.stages[-1].name != ENSEMBLE_STAGE:
+            raise CircleError("--search without groups or members cannot meet --parameters: expected one of them, or 0")
+        return search
 
     def evaluate(self, settings: dict[str, Any], watch: Watch) -> Outcome:
         classifier = self.classifier(settings)
@@ -114,7 +129,8 @@ class CircleTuning(Tuning):
 
     def chosen(self, search: Search) -> Trial:
         """The best trial; with a number of parameters asked for, of those that have it."""
-        return search.best(search.stages if self.request.parameters is None else search.stages[1:])
+        sized = [stage for stage in search.stages if stage.name == ENSEMBLE_STAGE]
+        return search.best(search.stages if self.request.parameters is None else sized)
 
     def preset(self, trial: Trial) -> dict[str, Any]:
         """The settings of a trial, as a preset file holds them."""
