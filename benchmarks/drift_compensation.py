@@ -1,6 +1,6 @@
 """What compensation of drift is worth to the rivals that keep training: each with and without it, the same seed.
 
-    CIRCLE_DATA=... python benchmarks/drift_compensation.py --images 100 --epochs 8 --output results/compensation.json
+    CIRCLE_DATA=... python benchmarks/drift_compensation.py --images 100 --initial-epochs 30 --epochs 5 --output results/compensation.json
 
 A class-balanced part of CIFAR-100 in ten tasks, a narrow ResNet. ADC, EFC++ and AdaGauss move what they keep of old
 classes after the features (``--rival.compensation``, ``--rival.drift-sigma``); PASS and IL2A have no such step, and
@@ -33,14 +33,14 @@ OFF = {
 }
 
 
-def config_of(name: str, epochs: int, width: int, *, compensated: bool) -> TrainerConfig:
-    """A narrow network and so many epochs; milestones keep their places in proportion."""
+def config_of(name: str, initial: int, epochs: int, width: int, *, compensated: bool) -> TrainerConfig:
+    """A narrow network, so many epochs in the first and in later tasks; the step size falls after half of them."""
     config = entry("method", name).config()
     wishes = {"network": "resnet18", "width": width, "max_pool": True, "batch_size": 32, "balanced_epochs": 5}
-    wishes |= {"initial_epochs": epochs, "epochs": epochs, "learning_rate_step": max(1, epochs // 2)}
-    wishes |= {"initial_milestones": (epochs // 2,), "milestones": (epochs // 2,), "feature_size": 32}
+    wishes |= {"initial_epochs": initial, "epochs": epochs, "learning_rate_step": max(1, epochs // 2)}
+    wishes |= {"initial_milestones": (initial // 2,), "milestones": (epochs // 2,), "feature_size": 32}
     if name == "adagauss":
-        wishes["batch_size"] = 64
+        wishes["draws"] = 1000
     if not compensated:
         wishes |= OFF[name]
     return config.replace(**{key: value for key, value in wishes.items() if key in config.field_names()})
@@ -70,7 +70,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--methods", nargs="+", default=list(OFF), choices=list(OFF))
     parser.add_argument("--images", type=int, default=100, help="of each class")
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--initial-epochs", type=int, default=30, help="of the first task")
+    parser.add_argument("--epochs", type=int, default=5, help="of each later task")
     parser.add_argument("--width", type=int, default=8)
     parser.add_argument("--output", type=Path, default=Path("results/compensation.json"))
     arguments = parser.parse_args()
@@ -81,7 +82,9 @@ def main() -> None:
         for kind in ("with", "without"):
             if kind in found.get(name, {}):
                 continue
-            config = config_of(name, arguments.epochs, arguments.width, compensated=kind == "with")
+            config = config_of(
+                name, arguments.initial_epochs, arguments.epochs, arguments.width, compensated=kind == "with"
+            )
             found.setdefault(name, {})[kind] = result = run(config, dataset, arguments.images)
             text = json.dumps({"images of each class": arguments.images, **found}, indent=1)
             arguments.output.write_text(text + "\n")
