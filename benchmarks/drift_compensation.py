@@ -1,6 +1,7 @@
 """What compensation of drift is worth to the rivals that keep training: each with and without it, the same seed.
 
-    CIRCLE_DATA=... python benchmarks/drift_compensation.py --images 100 --initial-epochs 30 --epochs 5 --output results/compensation.json
+    CIRCLE_DATA=... python benchmarks/drift_compensation.py --images 100 --initial-epochs 30 --epochs 5 \\
+        --output results/compensation.json
 
 A class-balanced part of CIFAR-100 in ten tasks, a narrow ResNet. ADC, EFC++ and AdaGauss move what they keep of old
 classes after the features (``--rival.compensation``, ``--rival.drift-sigma``); PASS and IL2A have no such step, and
