@@ -72,6 +72,8 @@ def test_more_epochs_in_the_first_task() -> None:
         assert "initial_scale" not in rival_stages(config, fitted=False)[0].space
         changed = rival_changes(config, {"initial_scale": 3.0})
         assert changed.first_epochs == wanted and changed.epochs == config.epochs
+    changed = rival_changes(EFCPlusPlusConfig(initial_milestones=(45, 90)), {"initial_scale": 3.0})
+    assert changed.initial_milestones == (135, 270), "the step size falls at the same shares of the epochs"  # pyright: ignore
     assert rival_changes(PASSConfig(epochs=20), {"epochs_scale": 2.0}).first_epochs == 40, (
         "0 stands for as many as later"
     )

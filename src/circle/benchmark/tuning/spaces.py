@@ -140,6 +140,9 @@ def rival_changes(config: TrainerConfig, chosen: Mapping[str, Any]) -> TrainerCo
     chosen = dict(chosen)
     if (share := chosen.pop("initial_scale", 1.0)) != 1.0:
         changes["initial_epochs"] = max(1, round(config.first_epochs * share))
+        if "initial_milestones" in config.field_names():
+            own: tuple[int, ...] = config.initial_milestones  # pyright: ignore[reportAttributeAccessIssue]
+            changes["initial_milestones"] = tuple(round(each * share) for each in own)
     scales = {"rate_scale": ("learning_rate",), "decay_scale": ("weight_decay",), "epochs_scale": ("epochs",)}
     for setting, value in chosen.items():
         if setting not in scales:
