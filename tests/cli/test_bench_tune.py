@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -118,3 +121,49 @@ def test_another_search_in_the_same_folder(tmp_path: Path, capsys: pytest.Captur
     assert run(tune(tmp_path, *RIVAL, "--no-test")) == 0
     assert run(tune(tmp_path, *RIVAL, "--no-test", "--search-seed", "3")) == 1
     assert "a search with another seed was begun here" in capsys.readouterr().err
+
+
+def finished(folder: Path) -> dict[int, str]:
+    """Trials in the journal that came to an end, and what they came to."""
+    journal = folder / "journal.log"
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    found: dict[int, str] = {}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the last line of a process that was killed while it wrote
+            continue
+        if entry.get("state") in (1, 2) and "trial_id" in entry:  # complete or cut short
+            found[entry["trial_id"]] = json.dumps(entry.get("values"))
+    return found
+
+
+def test_processes_killed_twice_lose_no_finished_trial(tmp_path: Path) -> None:
+    folder = tmp_path / "search"
+    arguments = tune(folder, *RIVAL, "--no-test")
+    arguments[arguments.index("--trials") + 1] = "6"
+    kept: dict[int, str] = {}
+    for count in (2, 1):
+        processes = [
+            subprocess.Popen([sys.executable, "-m", "circle", *arguments], stderr=subprocess.DEVNULL)
+            for _ in range(count)
+        ]
+        try:
+            deadline = time.monotonic() + 240
+            while len(finished(folder)) < len(kept) + 2 and time.monotonic() < deadline:
+                time.sleep(0.05)
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        now = finished(folder)
+        assert len(now) >= len(kept) + 2, "no two trials were finished in four minutes"
+        assert now.items() >= kept.items(), "what was finished stays as it was"
+        kept = now
+    assert run(arguments) == 0
+    trials = [
+        trial for stage in json.loads((folder / "search.json").read_text())["stages"] for trial in stage["trials"]
+    ]
+    settings = [json.dumps([trial["stage"], trial["settings"]], sort_keys=True) for trial in trials]
+    assert finished(folder).items() >= kept.items()
+    assert len(trials) >= 12 and len(settings) <= len(set(settings)) + 2, "two at once may have tried the same"
