@@ -38,6 +38,8 @@ def test_first_and_later_tasks_keep_their_proportion(costs: dict[str, Costs]) ->
     assert (fitted.initial_epochs, fitted.epochs) == (20, 10)
     fitted = fit_budget(PASSConfig(epochs=100, initial_epochs=600), THREE, SHAPE, 50.1)
     assert (fitted.initial_epochs, fitted.epochs) == (30, 5)
+    fitted = fit_budget(LwFConfig(initial_epochs=250), THREE, SHAPE, 53.4)
+    assert (fitted.initial_epochs, fitted.epochs) == (13, 10), "less than an epoch of all tasks goes to the first"
     fitted = fit_budget(LwFConfig(initial_epochs=25_000), THREE, SHAPE, 50.4)
     assert (fitted.initial_epochs, fitted.epochs) == (46, 1), "one later epoch there must be; the rest is the first's"
     fitted = fit_budget(LwFConfig(initial_epochs=250, initial_milestones=(75, 150, 200)), THREE, SHAPE, 50.4)

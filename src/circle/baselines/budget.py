@@ -16,9 +16,9 @@ REHEARSAL_SHARE = 0.3  # of the budget that training a head on features may take
 def fit_budget(config: Settings, course: Course, shape: ImageShape, seconds: float) -> Settings:
     """The config with as many epochs as its training of all tasks may have to end within ``seconds``, at least one.
 
-    The epochs of the first task and of later ones keep their proportion, and milestones their places. Methods with a
-    frozen network spend what the rest of the work leaves on the first task. Training heads on features of all
-    classes so far may take up to a share of the budget.
+    The epochs of later tasks are as many as fit if those of the first task keep their proportion to them; what is left
+    of the budget, less than another epoch of all tasks, is spent on the first task, as is everything with a frozen
+    network. Milestones keep their places. Training heads on features of all classes so far may take up to a share.
     """
     costs = probe(config, shape)
     left = seconds - costs.others(course)
@@ -33,11 +33,8 @@ def fit_budget(config: Settings, course: Course, shape: ImageShape, seconds: flo
         share = config.first_epochs / max(1, config.epochs)  # pyright: ignore[reportAttributeAccessIssue]
         changes["epochs"] = max(1, int(max(0.0, left) / (share * first + later)))
         left -= changes["epochs"] * later
-        most = round(share * changes["epochs"])
-    else:
-        most = int(max(0.0, left) / first)
     if "initial_epochs" in config.field_names():
-        changes["initial_epochs"] = max(1, min(most, int(max(0.0, left) / first)))
+        changes["initial_epochs"] = max(1, int(max(0.0, left) / first))
     return config.replace(**changes, **_milestones(config, changes))
 
 
