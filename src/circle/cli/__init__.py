@@ -31,6 +31,7 @@ for name, text in {
     "merge": "Add up what several models have learned.",
     "advise": "Say how to divide a budget of members into groups.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",
+    "doctor": "Look at this machine: packages, memory, data sets, and whether it computes exactly.",
 }.items():
     app.command(f"circle.cli.{name}:{name}", name=name, help=text)
 
