@@ -38,6 +38,7 @@ for name, text in {
 
 app.command("circle.cli.data:app", name="data", help="List, fetch and describe data sets.")
 app.command("circle.cli.bench:app", name="bench", help="Run class-incremental experiments and report them.")
+app.command("circle.cli.completion:app", name="completion", help="Complete commands and flags with the Tab key.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
