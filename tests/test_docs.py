@@ -8,8 +8,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+import torch
+
+from circle.extractors import base
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,6 +40,16 @@ def test_names_and_commands_are_there(site: Path) -> None:
     for word in ("circle learn", "circle bench ablation", "circle doctor", "--extractor.width", "--rival.epochs"):
         assert word in commands, word
     assert "def camera" in re.sub("<[^>]+>", "", (site / "examples.html").read_text()), "examples are in the page"
+
+
+def test_the_extractor_that_the_page_shows() -> None:
+    """It runs as it stands there, without being registered for the other tests of this process."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reference" / "extractors.md").read_text(), re.DOTALL)
+    names = {**vars(base), "ClassVar": ClassVar, "register": lambda kind, config: lambda part: part}
+    exec(compile(code, "extractors.md", "exec", dont_inherit=True), names)
+    extractor = names["MeanColour"](names["MeanColourConfig"](), base.ImageShape(3, 4, 4), 0)
+    assert torch.allclose(extractor.features(torch.full((5, 3, 4, 4), 0.25)), torch.full((5, 3), 0.25))
+    assert extractor.parameter_count() == base.ParameterCount()
 
 
 def test_nothing_is_asked_of_another_server(site: Path) -> None:
