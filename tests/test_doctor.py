@@ -85,6 +85,14 @@ def test_data_and_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert by_name(doctor.data())["data folder"].state == "note"
 
 
+def test_fewer_cores_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3}, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    found = by_name(doctor.machine())
+    assert found["cores"].value == 1 and found["cores"].advice.startswith("of 8;")
+    assert found["threads of PyTorch"].advice.endswith("OMP_NUM_THREADS=1"), "the tests run with two"
+
+
 def test_machine() -> None:
     found = by_name(doctor.machine())
     assert int(found["cores"].value) >= 1  # pyright: ignore[reportArgumentType]

@@ -72,7 +72,8 @@ def machine() -> Iterator[Finding]:
     facts = environment()["machine"]
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else facts["cores"]
     yield Finding("machine", "system", f"{facts['system']}, {facts['processor']}")
-    yield Finding("machine", "cores", usable)
+    advice = f"of {facts['cores']}; this process may not use the others" if usable < facts["cores"] else ""
+    yield Finding("machine", "cores", usable, "note" if advice else "good", advice)
     crowded = facts["threads"] > usable
     advice = f"more threads than cores wait for each other: OMP_NUM_THREADS={usable}" if crowded else ""
     yield Finding("machine", "threads of PyTorch", facts["threads"], "note" if crowded else "good", advice)

@@ -37,7 +37,8 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative=())] = 
         if finding.group != group:
             group = finding.group
             table.add_row(f"[bold]{group}[/]")
-        table.add_row(f"  {finding.name}", MARKS[finding.state], escape(_words(finding)))
+        absent = finding.value is None and finding.state == "good"  # a data set, a GPU: nothing to praise
+        table.add_row(f"  {finding.name}", "" if absent else MARKS[finding.state], escape(_words(finding)))
     out = console.output()
     out.print(table)
     wrong = [finding.name for finding in findings if finding.state == "wrong"]
