@@ -20,7 +20,7 @@ LEAVING = 3
 
 def main() -> None:
     images, labels = load_digits(return_X_y=True)
-    images, test, labels, test_labels = images[:1200] / 16, images[1200:] / 16, labels[:1200], labels[1200:]
+    images, test, labels, test_labels = images[:700] / 16, images[700:1000] / 16, labels[:700], labels[700:1000]
     theirs = labels == LEAVING
 
     model = CircleClassifier(image_size=16).fit(images, labels)

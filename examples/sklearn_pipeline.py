@@ -16,7 +16,7 @@ from circle import CircleClassifier
 def main() -> None:
     images, labels = load_digits(return_X_y=True)  # rows of 64 numbers, 8 x 8 pixels
     train, test, train_labels, test_labels = train_test_split(
-        images, labels, train_size=500, test_size=300, stratify=labels, random_state=0
+        images, labels, train_size=400, test_size=200, stratify=labels, random_state=0
     )
 
     # The classifier takes values from 0 to 1. "extractor__mirror" is a setting of the extractor, "head__ridge" one of

@@ -19,7 +19,9 @@ def new_model() -> CircleClassifier:
 
 def main() -> None:
     images, labels = load_digits(return_X_y=True)
-    train, test, train_labels, test_labels = train_test_split(images / 16, labels, test_size=500, random_state=0)
+    train, test, train_labels, test_labels = train_test_split(
+        images / 16, labels, train_size=700, test_size=300, random_state=0
+    )
 
     # One site has the digits 0 to 5, the other 4 to 9 and images of its own of the two that both have.
     first = (train_labels <= 3) | ((train_labels <= 5) & (train[:, 20] > 0.5))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # nearest_mean.py is a plug-in: tests/test_plugins.py runs it.
@@ -65,7 +66,9 @@ def test_forget_on_request(shown) -> None:
     text = shown("forget_on_request.py")
     assert text.count(": True") == 3 and "False" not in text
     assert "other images are refused: class 3: these are not the samples that were learned" in text
-    assert "after:  1079 images, classes 0 1 2 4 5 6 7 8 9" in text
+    others = int(np.sum(load_digits().target[:700] != 3))
+    assert f"after:  {others} images, classes 0 1 2 4 5 6 7 8 9" in text
+    assert percentages(text)[0] > 90
 
 
 def test_cifar100_to_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
