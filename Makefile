@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types docs clean
 
 demo: $(READY)
 	$(BIN)/circle demo
@@ -18,6 +18,10 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/basedpyright
+
+# Pages into site/; a broken link or an undocumented name that a page asks for is an error.
+docs: $(READY)
+	$(BIN)/mkdocs build --strict
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

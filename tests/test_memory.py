@@ -23,3 +23,9 @@ def test_a_system_that_does_not_tell_is_trusted(monkeypatch: pytest.MonkeyPatch)
 def test_the_system_is_asked() -> None:
     there = memory.available_memory()
     assert there is None or 10**7 < there < 10**16
+
+
+def test_no_more_is_available_than_there_is() -> None:
+    available, total = memory.available_memory(), memory.total_memory()
+    assert total is not None and total > 10**8
+    assert available is None or 0 < available <= total

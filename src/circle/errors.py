@@ -1,8 +1,6 @@
-"""The one kind of error that CIRCLE raises for what a user can mend."""
+"""The one kind of error that CIRCLE raises for what a user can mend; nothing heavy is imported for it."""
 
 from __future__ import annotations
-
-from sklearn.exceptions import NotFittedError
 
 
 class CircleError(ValueError):
@@ -11,10 +9,6 @@ class CircleError(ValueError):
     The command line prints the message and nothing else; in Python it is an ordinary ``ValueError``, which is
     what scikit-learn's tools expect of a rejected batch.
     """
-
-
-class NotLearnedError(CircleError, NotFittedError):
-    """A prediction was asked of a model that has not learned anything yet."""
 
 
 class UnreadableImageError(CircleError):

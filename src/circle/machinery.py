@@ -12,11 +12,12 @@ from torch import Tensor
 from circle.config import Config
 from circle.devices import usable_device
 from circle.ensemble import Group, build_groups
-from circle.errors import CircleError, NotLearnedError
+from circle.errors import CircleError
 from circle.extractors import Grid, ImageShape
 from circle.heads import HeadConfig, Scores, build_head
 from circle.labels import check_one_kind, plain_labels
 from circle.ledger import Ledger
+from circle.not_learned import NotLearnedError
 from circle.registry import resolve
 from circle.statistics import Statistics, check_room
 from circle.streams.batches import ImageBatch, ImageWish

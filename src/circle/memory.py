@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from circle.errors import CircleError
@@ -16,6 +17,14 @@ def available_memory() -> int | None:
     except OSError:
         pass
     return None
+
+
+def total_memory() -> int | None:
+    """Bytes of memory in this machine, where the system tells."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
 
 
 def require_memory(needed: int, what: str, advice: str) -> None:

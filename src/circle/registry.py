@@ -64,18 +64,22 @@ def resolve(kind: Kind, choice: str | Mapping[str, Any] | Config) -> Config:
 
 
 def list_extractors() -> list[str]:
+    """Names of all extractors, plug-ins among them."""
     return _list("extractor")
 
 
 def list_heads() -> list[str]:
+    """Names of all heads."""
     return _list("head")
 
 
 def list_methods() -> list[str]:
+    """Names of all methods that CIRCLE is compared with."""
     return _list("method")
 
 
 def list_datasets() -> list[str]:
+    """Names of all data sets, on this machine or not."""
     return _list("dataset")
 
 

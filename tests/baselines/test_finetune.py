@@ -7,7 +7,8 @@ import torch
 from circle.baselines import FineTune, FineTuneConfig
 from circle.benchmark.method import Task, predict
 from circle.benchmark.protocol import split_tasks
-from circle.errors import CircleError, NotLearnedError
+from circle.errors import CircleError
+from circle.not_learned import NotLearnedError
 from circle.registry import entry, list_methods
 from circle.streams.digits import load_digits_images
 

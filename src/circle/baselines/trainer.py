@@ -22,9 +22,10 @@ from circle.baselines.settings import TrainerConfig
 from circle.baselines.task_data import Pending, TaskData, channels_first, copied, count_parameters, one_thread
 from circle.benchmark.method import Images, Step, Task
 from circle.devices import usable_device
-from circle.errors import CircleError, NotLearnedError
+from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.labels import plain_labels
+from circle.not_learned import NotLearnedError
 
 SCORING_BATCH = 256
 SMALL = 16  # channels of the first layer, below which a step is too little work to share out

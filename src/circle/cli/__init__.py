@@ -31,12 +31,14 @@ for name, text in {
     "merge": "Add up what several models have learned.",
     "advise": "Say how to divide a budget of members into groups.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",
+    "doctor": "Look at this machine: packages, memory, data sets, and whether it computes exactly.",
 }.items():
     app.command(f"circle.cli.{name}:{name}", name=name, help=text)
 
 
 app.command("circle.cli.data:app", name="data", help="List, fetch and describe data sets.")
 app.command("circle.cli.bench:app", name="bench", help="Run class-incremental experiments and report them.")
+app.command("circle.cli.completion:app", name="completion", help="Complete commands and flags with the Tab key.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +15,9 @@ from rich.table import Table
 from circle import registry
 from circle.cli import console
 from circle.errors import CircleError
-from circle.streams import fetching, imagenet
+from circle.streams import fetching
 from circle.streams.datasets import load_dataset
+from circle.streams.places import place
 from circle.streams.unpacking import unpacked_here
 
 app = App(name="data", help="List, fetch and describe data sets.")
@@ -36,7 +36,7 @@ def list_(*, as_json: AsJson = False) -> int:
     facts = [
         {"name": name, "description": _description(name), "present": present, "where": where}
         for name in registry.list_datasets()
-        for present, where in [_place(name)]
+        for present, where in [place(name)]
     ]
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -64,7 +64,7 @@ def fetch(name: str, /) -> int:
     """
     registry.entry("dataset", name)
     if name not in fetching.DOWNLOADS:
-        raise CircleError(f"{name}: nothing to fetch: {_place(name)[1]}; expected {', '.join(fetching.DOWNLOADS)}")
+        raise CircleError(f"{name}: nothing to fetch: {place(name)[1]}; expected {', '.join(fetching.DOWNLOADS)}")
     out = console.messages()
     shown = Progress(
         TextColumn("{task.description}"),
@@ -145,19 +145,6 @@ class _Bar:
 def _description(name: str) -> str:
     """The first line of the config's documentation."""
     return (registry.entry("dataset", name).config.__doc__ or "").splitlines()[0]
-
-
-def _place(name: str) -> tuple[bool, str]:
-    """Whether a data set is on this machine, and where it is or how it gets there."""
-    if name in fetching.DOWNLOADS:
-        found = fetching.find(name)
-        return (False, f"circle data fetch {name}") if found is None else (True, str(found))
-    if name == "digits":
-        return True, "comes with scikit-learn"
-    if name == "folder":
-        return False, "--path of your own"
-    place = os.environ.get(imagenet.ENVIRONMENT)
-    return (True, place) if place and Path(place).is_dir() else (False, f"{imagenet.ENVIRONMENT} or --path")
 
 
 def _facts(name: str, path: Path | None, classes: Path | None) -> dict[str, Any]:

@@ -10,29 +10,11 @@ import json
 import mmap
 import signal
 import sys
-import types
-from pathlib import Path
 from typing import Any, TextIO
 
 
-def _import_lightly() -> None:
-    """Let ``circle.streams.reading`` be imported without what ``import circle`` brings along.
-
-    PyTorch and scikit-learn would cost every worker three seconds and hundreds of megabytes, for nothing: of
-    both, decoding needs one exception class to exist.
-    """
-    folder = Path(__file__).resolve().parent
-    for name, place in (("circle", folder.parent), ("circle.streams", folder)):
-        package = types.ModuleType(name)
-        package.__path__ = [str(place)]
-        sys.modules[name] = package
-    exceptions = types.ModuleType("sklearn.exceptions")
-    exceptions.NotFittedError = type("NotFittedError", (ValueError, AttributeError), {})  # pyright: ignore[reportAttributeAccessIssue]
-    sys.modules["sklearn"] = types.ModuleType("sklearn")
-    sys.modules["sklearn.exceptions"] = exceptions
-
-
 def _serve(setting: dict[str, Any], orders: TextIO, answers: TextIO) -> None:
+    # Imported once the parent has said where from; neither PyTorch nor scikit-learn comes along.
     import numpy as np
 
     from circle.errors import CircleError
@@ -63,7 +45,6 @@ def main() -> None:
     try:
         setting = json.loads(orders.readline())
         sys.path[:] = setting["path"]
-        _import_lightly()
         _serve(setting, orders, answers)
     except BrokenPipeError:
         sys.stderr.close()

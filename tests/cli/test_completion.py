@@ -1,0 +1,84 @@
+"""The Tab key."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from circle.cli import run
+
+BASH = shutil.which("bash")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, str]:
+    from circle.cli import app
+
+    return {shell: app.generate_completion(shell=shell) for shell in ("bash", "zsh", "fish")}
+
+
+def completed(script: str, *words: str) -> set[str]:
+    """What bash offers for the last of the words, with nothing but the script loaded."""
+    program = """
+        source /dev/stdin <<< "$SCRIPT"
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+        [[ $(complete -p circle) =~ -F\\ ([^\\ ]+) ]] && "${BASH_REMATCH[1]}" circle "${COMP_WORDS[COMP_CWORD]}" ""
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    command = [str(BASH), "--norc", "--noprofile", "-c", program, "bash", *words]
+    done = subprocess.run(command, env={"SCRIPT": script, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return {line.strip() for line in done.stdout.splitlines()}
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash here")
+def test_bash_completes(scripts: dict[str, str]) -> None:
+    assert completed(scripts["bash"], "circle", "be") == {"bench"}
+    assert completed(scripts["bash"], "circle", "d") == {"data", "demo", "doctor"}
+    assert completed(scripts["bash"], "circle", "bench", "r") == {"report", "run"}
+    assert "--extractor.width" in completed(scripts["bash"], "circle", "learn", "--extractor.w")
+
+
+def test_every_shell_knows_every_command(scripts: dict[str, str]) -> None:
+    for shell, script in scripts.items():
+        for word in ("learn", "predict", "bench", "ablation", "completion", "head.ridge"):
+            assert word in script, (shell, word)
+    assert scripts["zsh"].startswith("#compdef circle")
+    assert "complete -c circle" in scripts["fish"]
+
+
+def test_show_and_install(tmp_path: Path, capsys: pytest.CaptureFixture[str], scripts: dict[str, str]) -> None:
+    assert run(["completion", "show", "fish"]) == 0
+    assert capsys.readouterr().out.strip() == scripts["fish"].strip()
+    path = tmp_path / "circle.bash"
+    assert run(["completion", "install", "bash", "--output", str(path), "--no-startup"]) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: completion for bash")
+    assert path.read_text().strip() == scripts["bash"].strip()
+
+
+def test_at_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(App, "generate_completion", lambda *_, **__: "# the script")  # tested above; takes a while
+    for _ in range(2):
+        assert run(["completion", "install", "bash"]) == 0
+    path = tmp_path / ".local" / "share" / "bash-completion" / "completions" / "circle"
+    assert path.read_text().startswith("# the script")
+    assert (tmp_path / ".bashrc").read_text().count(f'. "{path}"') == 1, "one line, however often it is installed"
+
+
+def test_an_unknown_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from circle.cli import completion
+
+    def nobody_knows() -> str:
+        raise completion.ShellDetectionError("no idea")
+
+    monkeypatch.setattr(completion, "detect_shell", nobody_knows)
+    assert run(["completion", "show"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr(completion, "detect_shell", lambda: "powershell")
+    assert run(["completion", "show"]) == 1
+    assert "expected bash, zsh or fish" in capsys.readouterr().err
