@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from packaging.requirements import Requirement
+from packaging.requirements import Requirement  # comes with matplotlib, which needs it
 
 import circle
 from circle import registry
