@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -43,7 +44,7 @@ class Graph:
         self.size = 0  # bytes of constants so far
         self._scope: tuple[str, ...] = ()
         self._names: dict[str, int] = {}
-        self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._known: dict[tuple[str, tuple[int, ...], bytes], str] = {}  # constants by type, shape and digest
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -78,14 +79,12 @@ class Graph:
             array = np.ascontiguousarray(values)
         else:
             array = np.array(values, np.float32 if isinstance(values, float) else np.int64)
-        content = array.tobytes()
-        key = array.dtype.str, array.shape, content
+        key = array.dtype.str, array.shape, hashlib.blake2b(array.data, digest_size=16).digest()
         if key not in self._known:
-            self.size += len(content)
+            self.size += array.nbytes
             require_room(self.size, "this model")
             self._known[key] = self.name(word)
-            tensor = self.onnx.numpy_helper.from_array(array, self._known[key])
-            self.constants[self._known[key]] = tensor
+            self.constants[self._known[key]] = self.onnx.numpy_helper.from_array(array, self._known[key])
         return self._known[key]
 
     # -- what several parts need -----------------------------------------------------------------------------
