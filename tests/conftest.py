@@ -16,6 +16,7 @@ import torch
 from hypothesis import settings
 
 from circle import BiRC2DConfig, CircleClassifier
+from circle.registry import resolve
 
 # Examples are drawn the same way every time, and a slow machine is not a failed test.
 settings.register_profile("circle", derandomize=True, deadline=None)
@@ -52,6 +53,18 @@ def _stream(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     labels = random.integers(0, 4, count)
     base = np.array([[200, 60, 60], [60, 200, 60], [60, 60, 200], [150, 150, 40]])[labels][:, None, None, :]
     return np.clip(base + random.normal(0, 50, (count, 16, 16, 3)), 0, 255).astype(np.uint8), labels
+
+
+@pytest.fixture
+def soften() -> Any:
+    """Sets the temperature of a model to the spread of its scores: easy images get soft probabilities, too."""
+
+    def soft(model: CircleClassifier, images: np.ndarray) -> CircleClassifier:
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
+        scores = torch.stack(model.head_scores([group.features(pixels) for group in model.groups_]))
+        return model.set_params(head=resolve("head", model.head).replace(temperature=float(scores.std(2).mean())))
+
+    return soft
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,61 @@
+"""Scores as ONNX nodes against the scores themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from circle.errors import CircleError
+from circle.export import graph as graph_module
+from circle.export.graph import Graph
+from circle.export.heads import FORMS, add_scores
+from circle.heads.scores import SCORES, CosineScores, LinearScores, QuadraticScores, Scores
+
+
+def made(kind: str, classes: int = 5, size: int = 7) -> Scores:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(classes, size, generator=generator, dtype=torch.float64)
+    bias = torch.randn(classes, generator=generator, dtype=torch.float64)
+    if kind == "linear":
+        return LinearScores(weight, bias).rounded()
+    if kind == "cosine":
+        return CosineScores(weight / weight.norm(dim=1, keepdim=True), 0 * bias).rounded()
+    lower = torch.randn(classes, size, size, generator=generator, dtype=torch.float64).tril() + 3 * torch.eye(size)
+    rows, columns = torch.tril_indices(size, size)
+    return QuadraticScores(weight, lower[:, rows, columns], bias).rounded()
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_same_scores(kind: str, run_graph: Callable[..., np.ndarray]) -> None:
+    scores = made(kind)
+    features = torch.randint(-127, 128, (4, 7), generator=torch.Generator().manual_seed(1)).double()
+    features[2] = 0.0  # has no direction
+    found = run_graph(lambda graph, x: add_scores(graph, scores, x, kind), features.numpy(), 2)
+    assert found == pytest.approx(scores(features).numpy(), rel=1e-9, abs=1e-9)
+
+
+def test_every_kind_has_a_form() -> None:
+    assert set(FORMS) == set(SCORES.values())
+
+
+@dataclass(frozen=True, eq=False)
+class StrangeScores(LinearScores):
+    kind: ClassVar[str] = "strange"
+
+
+def test_unknown_scores_are_refused() -> None:
+    scores = StrangeScores(torch.zeros(2, 3), torch.zeros(2))
+    with pytest.raises(CircleError, match="head 'mine' cannot be exported: its strange scores have no ONNX form"):
+        add_scores(Graph(), scores, "x", "mine")
+
+
+def test_covariances_beyond_the_limit_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_module, "LIMIT", 1000)
+    monkeypatch.setattr(torch.linalg, "solve_triangular", None)  # calling it would be another error
+    with pytest.raises(CircleError, match="covariances of 5 classes with 7 features: .* at most"):
+        add_scores(Graph(), made("quadratic"), "x", "qda")
