@@ -12,7 +12,7 @@ from sklearn.datasets import load_digits
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # nearest_mean.py is a plug-in: tests/test_plugins.py runs it.
-ELSEWHERE = {"nearest_mean.py"}
+ELSEWHERE = {"nearest_mean.py", "run_onnx.py"}
 
 
 @pytest.fixture
