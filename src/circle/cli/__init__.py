@@ -28,6 +28,7 @@ for name, text in {
     "info": "Show what a model has learned, its settings and its sizes.",
     "forget": "Let a class leave a model.",
     "pack": "Write the small model that only predicts.",
+    "compress": "Write a smaller, faster model that only predicts, with its loss measured.",
     "merge": "Add up what several models have learned.",
     "advise": "Say how to divide a budget of members into groups.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",
