@@ -133,14 +133,15 @@ class _Search:
                 yield variant
         elif way == "parts":
             order = self._dropping_order(variant)
-            for share in self.wishes.shares:
-                dropped = set(order[: round((1.0 - share) * len(variant.parts))])
-                if dropped:
-                    yield variant._replace(parts=tuple(part for part in variant.parts if part not in dropped))
+            counts = [min(round((1.0 - share) * len(variant.parts)), len(order)) for share in self.wishes.shares]
+            for count in sorted(set(counts) - {0}):
+                left = set(variant.parts).difference(order[:count])
+                yield variant._replace(parts=tuple(part for part in variant.parts if part in left))
         else:
             classes = len(self.workshop.model._classes())
-            for share in self.wishes.rank_shares:
-                yield variant._replace(rank=max(1, round(share * classes)))
+            ranks = {max(1, round(share * classes)) for share in self.wishes.rank_shares}
+            for rank in sorted(ranks, reverse=True):
+                yield variant._replace(rank=rank)
 
     def _dropping_order(self, variant: Variant) -> list[PartId]:
         model, groups = self.workshop.model, sorted({part.group for part in variant.parts})
