@@ -114,13 +114,12 @@ def _explored(classifier: CircleClassifier, images: Path, wishes: Wishes) -> Com
 
 
 def _table(result: Compression) -> Table:
-    title = f"measured on {result.images:,} images; times relative to the first row, batches of {result.batch_size}"
-    table = Table(title=title, title_justify="left", box=None)
+    title = f"measured on {result.images:,} images; work: processor time relative to the first row; *: chosen"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("tried")
     table.add_column("weights")
-    for heading in ("rank", "groups", "parts", "features", "accuracy", "loss", "file", "one image", "work"):
-        table.add_column(heading, justify="right")
-    for heading in ("an image of a batch", "work"):
+    numbers = ("rank", "groups", "parts", "accuracy", "loss", "file")
+    for heading in (*numbers, "1 image", "work", f"1 of {result.batch_size}", "work"):
         table.add_column(heading, justify="right")
     for step in result.steps:
         style = "bold" if step.chosen else None if step.accepted else "dim"
@@ -129,14 +128,13 @@ def _table(result: Compression) -> Table:
 
 
 def _cells(step: Step, batch: int) -> list[str]:
-    name = "as it is" if step.way is None else step.way
+    name = "nothing" if step.way is None else step.way
     return [
-        f"{name}{' (chosen)' if step.chosen else ''}",
+        f"{name}{'*' if step.chosen else ''}",
         step.weights,
         "full" if step.rank is None else str(step.rank),
         str(step.groups),
         str(step.parts),
-        f"{step.features:,}",
         f"{100 * step.accuracy:.2f} %",
         f"{step.loss:.2f}",
         console.size(step.file_bytes),
@@ -146,7 +144,7 @@ def _cells(step: Step, batch: int) -> list[str]:
 
 
 def _time(timing: Timing | None, images: int) -> tuple[str, str]:
-    return ("-", "-") if timing is None else (f"{1e3 * timing.seconds / images:.2f} ms", f"{timing.work_ratio:.2f}")
+    return ("-", "-") if timing is None else (f"{1e3 * timing.seconds / images:.1f} ms", f"{timing.work_ratio:.2f}")
 
 
 def _say_sizes(model: Path, output: Path) -> None:
