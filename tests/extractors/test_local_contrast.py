@@ -169,10 +169,18 @@ def test_a_projection_cannot_be_cut() -> None:
             extractor.keep(parts)
 
 
-def test_one_mirrored_image_alone_has_the_same_bits() -> None:
+@pytest.mark.parametrize(
+    ("config", "side"),
+    [
+        (LocalContrastConfig(), 32),
+        (LocalContrastConfig(filters=(112, 112), kernels=(3, 5), reductions=(1, 1), colours=32), 32),
+        (LocalContrastConfig(filters=(28, 28), kernels=(3, 3), reductions=(1, 2)), 64),
+        (LocalContrastConfig(filters=(1,), colours=1), 8),
+    ],
+)
+def test_one_mirrored_image_alone_has_the_same_bits(config: LocalContrastConfig, side: int) -> None:
     """An image and its mirror image are batch enough: no second image is computed beside a single one."""
-    config = LocalContrastConfig()
-    extractor = build_extractor(config, ImageShape(3, 32, 32), 0)
+    extractor = build_extractor(config, ImageShape(3, side, side), 0)
     assert extractor.minimum_batch == 1
     images = pink_noise(34, extractor.shape).to(torch.float32)
     together = extractor.features(images)
