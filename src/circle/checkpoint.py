@@ -19,15 +19,18 @@ from torch import Tensor
 
 from circle.errors import CircleError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: learning and predicting models; 2: compressed ones as well
 _KEY = "circle"
 
 
-def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole."""
+def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, file_format: int = 1) -> None:
+    """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole.
+
+    ``file_format`` is the first whose readers understand all that is in it, so that older ones still read the rest.
+    """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     checks = {name: _checksum(tensor) for name, tensor in contiguous.items()}
-    text = json.dumps({"format": FORMAT_VERSION, "checksums": checks, **header})
+    text = json.dumps({"format": file_format, "checksums": checks, **header})
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={_KEY: text})
 

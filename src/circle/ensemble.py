@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +26,25 @@ _cached_extractor = lru_cache(maxsize=128)(build_extractor)
 @lru_cache(maxsize=128)
 def _cached_grid(config: Config, shape: ImageShape, seed: int) -> Grid:
     return calibrate(_cached_extractor(config, shape, seed), CALIBRATION_IMAGES, LEVELS_PER_DEVIATION)
+
+
+@dataclass(frozen=True)
+class KeptMember:
+    """A member of which only some parts are computed: ascending numbers of its extractor's ``parts``."""
+
+    seed: int
+    parts: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"seed": self.seed, "parts": list(self.parts)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> KeptMember:
+        return cls(int(values["seed"]), tuple(int(part) for part in values["parts"]))
+
+
+#: For each group that is left, the members that are.
+Kept = Sequence[Sequence[KeptMember]]
 
 
 @dataclass(frozen=True)
@@ -63,11 +84,18 @@ def build_groups(
     quantise: bool = True,
     device: torch.device | str = "cpu",
     grids: Sequence[Grid] | None = None,
+    kept: Kept | None = None,
 ) -> list[Group]:
     """k groups of m members with the seeds seed, seed + 1, ..., seed + k m - 1.
 
-    ``grids`` (one per group) come from a saved model; without them every member is calibrated.
+    ``grids`` (one per group) come from a saved model; without them every member is calibrated. ``kept`` says what a
+    compressed model has left of these groups, whose grids are cut to the same parts.
     """
+    if kept is not None:
+        assert grids is not None, "the grids of a compressed model come with it"
+        return [
+            _kept_group(config, shape, each, grid, quantise, device) for each, grid in zip(kept, grids, strict=True)
+        ]
     result = []
     for index in range(groups):
         seeds = range(seed + index * members, seed + (index + 1) * members)
@@ -87,3 +115,18 @@ def build_groups(
         grid = Grid(scale.to(device), offset.to(device), extractors[0].bits)
         result.append(Group(extractors, grid, quantise))
     return result
+
+
+def _kept_group(
+    config: Config,
+    shape: ImageShape,
+    kept: Sequence[KeptMember],
+    grid: Grid,
+    quantise: bool,
+    device: torch.device | str,
+) -> Group:
+    """What is left of a group."""
+    extractors = tuple(_cached_extractor(config, shape, member.seed).keep(member.parts) for member in kept)
+    if torch.device(device).type != "cpu":
+        extractors = tuple(copy.deepcopy(extractor).to(device) for extractor in extractors)
+    return Group(extractors, Grid(grid.scale.to(device), grid.offset.to(device), extractors[0].bits), quantise)

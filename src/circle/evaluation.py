@@ -12,6 +12,7 @@ import torch
 from circle.errors import CircleError, UnreadableImageError
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
+from circle.streams.decode import ImageConfig
 from circle.streams.sources import Sample, Source
 
 
@@ -51,27 +52,33 @@ class Evaluation:
         return sorted(wrong, key=lambda row: (-row[2], str(row[0]), str(row[1])))[:number]
 
 
-def probabilities(
-    model: CircleClassifier, samples: Iterable[Sample], unreadable: Callable[[str], None]
-) -> Iterator[tuple[Sample, np.ndarray]]:
-    """Each readable sample with its probabilities [C]; the reason of each unreadable one goes to ``unreadable``."""
+def readable_tiles(
+    samples: Iterable[Sample], image: ImageConfig, unreadable: Callable[[str], None]
+) -> Iterator[tuple[list[Sample], torch.Tensor]]:
+    """Readable samples with their pixels, uint8 [B, C, H, W]; the reason of each unreadable one goes elsewhere."""
     tile: list[tuple[Sample, np.ndarray]] = []
 
-    def predicted() -> Iterator[tuple[Sample, np.ndarray]]:
+    def stacked() -> Iterator[tuple[list[Sample], torch.Tensor]]:
         if tile:
-            pixels = torch.from_numpy(np.stack([pixels for _, pixels in tile]))
-            yield from zip([sample for sample, _ in tile], model.predict_proba(pixels), strict=True)
+            yield [sample for sample, _ in tile], torch.from_numpy(np.stack([pixels for _, pixels in tile]))
             tile.clear()
 
-    image = model.input_config()
     for sample in samples:
         try:
             tile.append((sample, sample.pixels(image)))
         except UnreadableImageError as error:
             unreadable(str(error))
         if len(tile) == TILE:
-            yield from predicted()
-    yield from predicted()
+            yield from stacked()
+    yield from stacked()
+
+
+def probabilities(
+    model: CircleClassifier, samples: Iterable[Sample], unreadable: Callable[[str], None]
+) -> Iterator[tuple[Sample, np.ndarray]]:
+    """Each readable sample with its probabilities [C]; the reason of each unreadable one goes to ``unreadable``."""
+    for tile, pixels in readable_tiles(samples, model.input_config(), unreadable):
+        yield from zip(tile, model.predict_proba(pixels), strict=True)
 
 
 def evaluate(

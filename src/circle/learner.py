@@ -261,7 +261,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
         if self._started:
             result._ledger = self.ledger_.copy()
             result.statistics_ = [statistics.copy() for statistics in self.statistics_]
-        result._cache = {}
+        result._cache = dict(self._cache) if self._prediction_only else {}
         return result
 
     def with_head(self, head: str | Config) -> Self:
@@ -307,7 +307,10 @@ class CircleClassifier(ClassifierMixin, Machinery):
     def parameter_count(self) -> ParameterCount:
         """Numbers in the model: head weights (k m d C for linear heads, as in the paper), fixed and generated ones."""
         self._require_learned()
-        learnable = sum(self._head_config().numbers(len(self._classes()), group.size) for group in self.groups_)
+        if self._prediction_only:
+            learnable = sum(scores.numbers for scores in self._materialised())
+        else:
+            learnable = sum(self._head_config().numbers(len(self._classes()), group.size) for group in self.groups_)
         return sum((group.parameter_count() for group in self.groups_), ParameterCount(learnable=learnable))
 
     def state_dict(self) -> dict[str, Any]:

@@ -28,6 +28,14 @@ class Factor:
         """``x`` in ``L L^T x = right``; shapes [D, D] and [D, K] give [D, K]."""
         return torch.cholesky_solve(right, self.lower)
 
+    def inverse(self) -> Tensor:
+        """The inverse of the factorised matrix [D, D], for those who need its blocks and not a solution."""
+        return torch.cholesky_inverse(self.lower)
+
+    def whiten(self, right: Tensor) -> Tensor:
+        """``L^{-1} right``, [D, K]: its squares add up to right^T A^{-1} right."""
+        return torch.linalg.solve_triangular(self.lower, right, upper=False)
+
 
 def cholesky(matrix: Tensor, level: int = logging.WARNING) -> Factor:
     """Factorise a symmetric float64 matrix [D, D], of which only the lower triangle is read.
@@ -65,6 +73,11 @@ def cholesky_with_gradient(matrix: Tensor) -> Factor:
     if factor.jitter:
         matrix = matrix + factor.jitter * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     return Factor(torch.linalg.cholesky(matrix), factor.jitter, factor.tries)
+
+
+def principal_directions(matrix: Tensor, count: int) -> Tensor:
+    """Orthonormal eigenvectors [D, count] of the largest eigenvalues of a symmetric matrix [D, D], largest first."""
+    return torch.linalg.eigh(matrix).eigenvectors.flip(1)[:, :count].contiguous()
 
 
 def spectral_radius(matrix: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from circle.config import Config
 from circle.devices import usable_device
-from circle.ensemble import Group, build_groups
+from circle.ensemble import Group, Kept, build_groups
 from circle.errors import CircleError
 from circle.extractors import Grid, ImageShape
 from circle.heads import HeadConfig, Scores, build_head
@@ -49,6 +49,7 @@ class Machinery(BaseEstimator):
     _prediction_only = False
     _stored_classes: Sequence[Hashable] = ()
     _stored_samples = 0
+    _kept: Kept | None = None  # what a compressed model has left of its groups
 
     @property
     def ledger_(self) -> Ledger:
@@ -133,12 +134,13 @@ class Machinery(BaseEstimator):
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
         return ImageWish(size, self.channels, self.aspect, self.background)
 
-    def _start(self, image: ImageConfig, grids: Sequence[Grid] | None = None) -> None:
+    def _start(self, image: ImageConfig, grids: Sequence[Grid] | None = None, kept: Kept | None = None) -> None:
         """Build what config and seed determine, with nothing learned."""
         if self.groups < 1 or self.members < 1:
             raise CircleError(f"groups = {self.groups}, members = {self.members}: expected at least 1 of each")
         usable_device(self.device)
         self.image_ = image
+        self._kept = kept
         self.groups_ = build_groups(
             resolve("extractor", self.extractor),
             ImageShape(image.channels, image.height, image.width),
@@ -148,6 +150,7 @@ class Machinery(BaseEstimator):
             quantise=self.quantise,
             device=self.device,
             grids=grids,
+            kept=kept,
         )
         self.statistics_ = [self._new_statistics(group) for group in self.groups_]
         self.n_features_in_ = image.channels * image.height * image.width
@@ -181,6 +184,13 @@ class Machinery(BaseEstimator):
             for part, group in zip(parts, self.groups_, strict=True):
                 part.update(group.features(images), labels[start : start + len(images)])
         self.statistics_[:] = [mine - part for mine, part in zip(self.statistics_, parts, strict=True)]
+
+    def _only_predict(self, classes: Sequence[Hashable], samples: int, scores: Sequence[Scores]) -> None:
+        """Become a model that predicts with these heads and no longer learns."""
+        self._prediction_only = True
+        self._stored_classes, self._stored_samples = classes, samples
+        self._cache = {None: list(scores)}
+        self.statistics_ = []
 
     def _materialised(self) -> list[Scores]:
         """The heads, computed when first needed and kept until the statistics change."""

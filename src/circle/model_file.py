@@ -10,6 +10,7 @@ from torch import Tensor
 
 from circle import __version__, checkpoint
 from circle.checkpoint import smallest_integers
+from circle.ensemble import Kept, KeptMember
 from circle.errors import CircleError
 from circle.extractors import Grid
 from circle.heads.scores import SCORES
@@ -39,6 +40,10 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
         "samples": model.samples_,
     }
     tensors: dict[str, Tensor] = {}
+    file_format = 1
+    if model._kept is not None:
+        header["kept"] = [[member.to_dict() for member in group] for group in model._kept]
+        file_format = 2
     for index, group in enumerate(model.groups_):
         tensors[f"group{index}.scale"] = group.grid.scale
         tensors[f"group{index}.offset"] = group.grid.offset
@@ -46,6 +51,7 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
     if header["kind"] == "prediction":
         for index, scores in enumerate(model._materialised()):
             header["scores"] = scores.kind
+            file_format = max(file_format, scores.file_format)
             tensors |= {f"group{index}.{name}": values for name, values in scores.tensors().items()}
     else:
         header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
@@ -56,7 +62,7 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
             pack = smallest_integers if statistics.exact else (lambda values: values)
             tensors |= {f"group{index}.{name}": pack(values) for name, values in statistics.parts().items()}
         tensors["ledger.digests"], tensors["ledger.counts"] = model.ledger_.to_tensors(classes)
-    checkpoint.write(path, tensors, header)
+    checkpoint.write(path, tensors, header, file_format=file_format)
 
 
 def load_model(kind: type[Classifier], path: Path, device: str) -> Classifier:
@@ -78,17 +84,26 @@ def load_model(kind: type[Classifier], path: Path, device: str) -> Classifier:
             quantise=settings["quantise"],
             device=device,
         )
-        grids = [Grid(tensors[f"group{index}.scale"], tensors[f"group{index}.offset"]) for index in range(model.groups)]
-        model._start(image, grids)
+        kept = _kept(header)
+        groups = model.groups if kept is None else len(kept)
+        grids = [Grid(tensors[f"group{index}.scale"], tensors[f"group{index}.offset"]) for index in range(groups)]
+        model._start(image, grids, kept)
         _check_probes(model, tensors, path)
         classes = decode_labels(header["classes"])
         if header["kind"] == "prediction":
-            _restore_heads(model, tensors, header, classes)
+            _restore_heads(model, tensors, header, classes, path)
         else:
             _restore_statistics(model, tensors, header, classes)
     except KeyError as error:
         raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
     return model
+
+
+def _kept(header: dict[str, Any]) -> Kept | None:
+    """What a compressed model has left of its groups."""
+    if "kept" not in header:
+        return None
+    return [[KeptMember.from_dict(member) for member in group] for group in header["kept"]]
 
 
 def _check_probes(model: CircleClassifier, tensors: dict[str, Tensor], path: Path) -> None:
@@ -104,18 +119,17 @@ def _check_probes(model: CircleClassifier, tensors: dict[str, Tensor], path: Pat
 
 
 def _restore_heads(
-    model: CircleClassifier, tensors: dict[str, Tensor], header: dict[str, Any], classes: list[Any]
+    model: CircleClassifier, tensors: dict[str, Tensor], header: dict[str, Any], classes: list[Any], path: Path
 ) -> None:
-    model._prediction_only = True
-    model._stored_classes, model._stored_samples = classes, header["samples"]
-    kind = SCORES[header.get("scores", "linear")]  # the first files did not say, and held nothing else
-    model._cache = {
-        None: [
-            kind.from_tensors({name: tensors[f"group{index}.{name}"].to(model.device) for name in kind.names})
-            for index in range(model.groups)
-        ]
-    }
-    model.statistics_ = []
+    name = header.get("scores", "linear")  # the first files did not say, and held nothing else
+    if name not in SCORES:
+        raise CircleError(f"{path}: a head of the unknown kind {name!r}; expected one of {', '.join(SCORES)}")
+    kind = SCORES[name]
+    scores = [
+        kind.from_tensors({name: tensors[f"group{index}.{name}"].to(model.device) for name in kind.names})
+        for index in range(len(model.groups_))
+    ]
+    model._only_predict(classes, header["samples"], scores)
 
 
 def _restore_statistics(
@@ -152,5 +166,21 @@ def learning_bytes(model: CircleClassifier) -> int:
 
 def prediction_bytes(model: CircleClassifier) -> int:
     """Size of the predicting model's file, header aside: what the heads hold in float32, float64 biases, the grid."""
+    if model._prediction_only:
+        held = [values for scores in model._materialised() for values in scores.tensors().values()]
+        return sum(values.nbytes for values in held) + sum(12 * group.size for group in model.groups_)
     classes, head = len(model._classes()), model._head_config()
     return sum(4 * head.numbers(classes, group.size) + 8 * classes + 12 * group.size for group in model.groups_)
+
+
+def compressed_facts(model: CircleClassifier) -> dict[str, Any] | None:
+    """What `circle compress` left of a model: format of the weights, groups, parts of their extractors, features."""
+    scores = model._materialised() if model._prediction_only else []
+    if model._kept is None and all(each.file_format == 1 for each in scores):
+        return None
+    return {
+        "weights": scores[0].describe(),
+        "groups": len(model.groups_),
+        "parts": None if model._kept is None else sum(len(member.parts) for group in model._kept for member in group),
+        "features": sum(group.size for group in model.groups_),
+    }

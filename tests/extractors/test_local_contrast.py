@@ -138,3 +138,51 @@ def test_counts() -> None:
 def test_bad_settings(changes: dict, words: str) -> None:
     with pytest.raises(CircleError, match=words):
         PLAIN.replace(**changes)
+
+
+@pytest.mark.parametrize("kept", [[0], [1, 3, 8], [5, 6, 7, 8, 9], [8, 9], list(range(10))])
+@pytest.mark.parametrize("mirror", [False, True])
+def test_kept_parts_are_columns_of_the_whole(kept: list[int], mirror: bool) -> None:
+    """Two banks of five and three filters and two functions of colour; banks may vanish."""
+    config = LocalContrastConfig(
+        filters=(5, 3), kernels=(3, 2), reductions=(1, 2), colours=2, grid=2, moments=("mean",), mirror=mirror
+    )
+    whole = build(config)
+    parts = whole.parts()
+    assert torch.equal(torch.cat(parts).sort().values, torch.arange(whole.size))
+    cut = whole.keep(kept)
+    images = pink_noise(4, SHAPE)
+    columns = torch.cat([parts[part] for part in kept]).sort().values
+    torch.testing.assert_close(cut.features(images), whole.features(images)[:, columns])
+    assert cut.size == len(columns)
+    drawn = sum(27 if part < 5 else 12 if part < 8 else 4 for part in kept)
+    assert cut.parameter_count().fixed == drawn
+    assert whole.parameter_count().fixed == 5 * 27 + 3 * 12 + 2 * 4
+
+
+def test_a_projection_cannot_be_cut() -> None:
+    projected = build(PLAIN.replace(projection="linear", projection_size=9))
+    assert [len(part) for part in projected.parts()] == [9]
+    assert projected.keep([0]) is projected
+    for extractor, parts in ((projected, [1]), (build(PLAIN), []), (build(PLAIN), [2, 1]), (build(PLAIN), [7])):
+        with pytest.raises(CircleError, match="expected at least one, ascending, from 0 to"):
+            extractor.keep(parts)
+
+
+@pytest.mark.parametrize(
+    ("config", "side"),
+    [
+        (LocalContrastConfig(), 32),
+        (LocalContrastConfig(filters=(112, 112), kernels=(3, 5), reductions=(1, 1), colours=32), 32),
+        (LocalContrastConfig(filters=(28, 28), kernels=(3, 3), reductions=(1, 2)), 64),
+        (LocalContrastConfig(filters=(1,), colours=1), 8),
+    ],
+)
+def test_one_mirrored_image_alone_has_the_same_bits(config: LocalContrastConfig, side: int) -> None:
+    """An image and its mirror image are batch enough: no second image is computed beside a single one."""
+    extractor = build_extractor(config, ImageShape(3, side, side), 0)
+    assert extractor.minimum_batch == 1
+    images = pink_noise(34, extractor.shape).to(torch.float32)
+    together = extractor.features(images)
+    for index in (0, 7, 33):
+        assert torch.equal(extractor.features(images[index : index + 1])[0], together[index])

@@ -29,6 +29,7 @@ for name, text in {
     "forget": "Let a class leave a model.",
     "pack": "Write the small model that only predicts.",
     "export": "Write a model as one ONNX file, checked in onnxruntime.",
+    "compress": "Write a smaller, faster model that only predicts, with its loss measured.",
     "merge": "Add up what several models have learned.",
     "advise": "Say how to divide a budget of members into groups.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
@@ -16,7 +14,6 @@ import circle
 from circle.benchmark.advice import Advice, Allocation, PowerLaw
 from circle.benchmark.advice_images import DatasetImages, LabelledImages, SourceImages
 from circle.benchmark.advising import Findings, Request, study
-from circle.checkpoint import atomic_path
 from circle.cli import command_line, console
 from circle.cli.flags import ModelFlags
 from circle.errors import CircleError
@@ -93,10 +90,10 @@ def advise(
         seed_of_split,
         partitions,
     )
-    kind = _picture_kind(plot)
+    kind = console.picture_kind(plot)
     for path in (plot, json_):
         if path is not None:
-            _check_writable(path, force)
+            console.check_writable(path, force=force)
     classifier = _new_classifier(flags, dataset).set_params(device=device)
     images = _open(data, dataset, flags, classifier, workers)
     out, err = console.output(), console.messages()
@@ -113,8 +110,7 @@ def advise(
     console.skipped(images.unreadable, err)
     facts = {**_facts(findings, request, classifier, images), "seconds": time.perf_counter() - started}
     if json_ is not None:
-        with atomic_path(json_) as temporary:
-            temporary.write_text(json.dumps(facts, indent=2) + "\n")
+        console.write_json(json_, facts)
     if plot is not None:
         from circle.benchmark.advice_figure import advice_figure  # matplotlib takes a while to import
         from circle.benchmark.drawing import save
@@ -142,20 +138,6 @@ def _open(
     if data is None:
         raise CircleError("no images given: expected DATA, a path to labelled images, or --dataset NAME")
     return SourceImages(open_source(data), classifier.input_config())
-
-
-def _picture_kind(plot: Path | None) -> Literal["png", "svg"]:
-    suffix = ".png" if plot is None else plot.suffix.lower()
-    if suffix not in (".png", ".svg"):
-        raise CircleError(f"{plot}: expected a name that ends in .png or .svg")
-    return "svg" if suffix == ".svg" else "png"
-
-
-def _check_writable(path: Path, force: bool) -> None:
-    """Say now, not after the work, that a result could not be written."""
-    console.check_output(path, force=force)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
 
 
 def _table(advice: Advice) -> Table:

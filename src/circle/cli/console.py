@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from circle.checkpoint import atomic_path
 from circle.errors import CircleError
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -92,6 +96,27 @@ def check_output(path: Path, *, force: bool) -> None:
     """Refuse to replace a file unless asked to."""
     if path.exists() and not force:
         raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
+
+
+def check_writable(path: Path, *, force: bool) -> None:
+    """Say now, not after the work, that a result could not be written."""
+    check_output(path, force=force)
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
+
+
+def picture_kind(plot: Path | None) -> Literal["png", "svg"]:
+    """The kind of picture that a file name asks for."""
+    suffix = ".png" if plot is None else plot.suffix.lower()
+    if suffix not in (".png", ".svg"):
+        raise CircleError(f"{plot}: expected a name that ends in .png or .svg")
+    return "svg" if suffix == ".svg" else "png"
+
+
+def write_json(path: Path, facts: Mapping[str, Any]) -> None:
+    """Write plain data whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(facts, indent=2) + "\n")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from rich.table import Table
 from circle import checkpoint
 from circle.cli import console
 from circle.learner import CircleClassifier
-from circle.model_file import learning_bytes, prediction_bytes
+from circle.model_file import compressed_facts, learning_bytes, prediction_bytes
 
 
 def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -39,6 +39,8 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     if facts["learning_bytes"] is not None:
         table.add_row("as a learning model", console.size(facts["learning_bytes"]))
     table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (`circle pack` writes it)")
+    if facts["compressed"] is not None:
+        table.add_row("compressed", _compressed(facts["compressed"]))
     count = facts["parameters"]
     table.add_row(
         "parameters",
@@ -66,9 +68,17 @@ def _facts(path: Path) -> dict[str, Any]:
         "file_bytes": path.stat().st_size,
         "learning_bytes": learning_bytes(model) if learning else None,
         "prediction_bytes": prediction_bytes(model),
+        "compressed": compressed_facts(model),
         "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
         "settings": header["settings"],
     }
+
+
+def _compressed(facts: dict[str, Any]) -> str:
+    kept = (
+        "all parts of all groups" if facts["parts"] is None else f"{facts['groups']} groups of {facts['parts']} parts"
+    )
+    return f"weights {facts['weights']}, {kept}, {facts['features']:,} features"
 
 
 def _listed(facts: dict[str, Any], shown: int = 12) -> str:

@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
 from circle import parallel
 from circle.config import Config
+from circle.errors import CircleError
 from circle.registry import entry
 
 
@@ -72,6 +74,21 @@ class Extractor(nn.Module, ABC):
         """Features of any number of images, [N, size], in cache-sized tiles."""
         return extract([self], images)[0]
 
+    def parts(self) -> list[Tensor]:
+        """The columns, int64 and ascending, of each part of the features that can be computed without the others.
+
+        Most extractors are one part: everything in them feeds everything.
+        """
+        return [torch.arange(self.size)]
+
+    def keep(self, parts: Sequence[int]) -> Extractor:
+        """The extractor of these parts alone, numbers of :meth:`parts`, ascending; it does no work for the others.
+
+        Its features are those columns of the whole extractor's, but for the last bits.
+        """
+        check_parts(parts, len(self.parts()), self.config.name)
+        return self
+
 
 def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
     """Features [N, size] of the same images from several extractors, shared out over the cores tile by tile."""
@@ -95,6 +112,15 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
         ]
     )
     return results
+
+
+def check_parts(parts: Sequence[int], count: int, name: str) -> None:
+    """Refuse numbers that are not ascending, or not those of parts that an extractor has."""
+    ascending = all(before < after for before, after in pairwise(parts))
+    if not parts or not ascending or parts[0] < 0 or parts[-1] >= count:
+        raise CircleError(
+            f"parts {list(parts)} of extractor {name!r}: expected at least one, ascending, from 0 to {count - 1}"
+        )
 
 
 def build_extractor(config: Config, shape: ImageShape, seed: int) -> Extractor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from circle.config import option
-from circle.extractors.base import ImageShape, frozen, tile_for
+from circle.extractors.base import ImageShape, check_parts, frozen, tile_for
 from circle.extractors.pooling import PooledConfig, pool, signed_power
 from circle.extractors.projection import ProjectedExtractor
 from circle.registry import register
@@ -67,10 +69,15 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
     over windows. Maps and windows never exist at once for more than a tile of images.
     """
 
+    colour_directions: Tensor  # [channels, colours]
+    colour_offsets: Tensor  # [colours]
+
     def __init__(self, config: LocalContrastConfig, shape: ImageShape, seed: int) -> None:
         super().__init__(config, shape, seed)
         generator = torch.Generator().manual_seed(seed)
-        fixed, maps, largest = 0, 0, 1
+        fixed, largest = 0, 1
+        #: Maps of each bank, then of colours; a bank that :meth:`keep` leaves none is not computed at all.
+        self.counts = [*config.filters, config.colours]
         banks = zip(config.filters, config.kernels, config.reductions, strict=True)
         for bank, (count, kernel, reduction) in enumerate(banks):
             filters = separable_filters(count, shape.channels, kernel, config.grey_share, generator)
@@ -81,7 +88,6 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             height, width = -(-shape.height // reduction), -(-shape.width // reduction)
             frozen(self, f"windows_{bank}", config.window_matrix(height, width))
             fixed += filters.numel()
-            maps += 2 * count
             largest = max(largest, height * width * count)
         if config.colours:
             directions = torch.randn(config.colours, shape.channels, generator=generator)
@@ -93,20 +99,64 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             height, width = -(-shape.height // finest), -(-shape.width // finest)
             frozen(self, "colour_windows", config.window_matrix(height, width))
             fixed += directions.numel() + offsets.numel()
-            maps += 2 * config.colours
-        self.finish(config.grid**2 * len(config.moments) * maps, fixed, generator)
+        self.finish(self._values_per_map * sum(self.counts), fixed, generator)
         self.tile = tile_for(4 * largest)
+        # An image and its mirror image are two already.
+        self.minimum_batch = 1 if config.mirror else 2
+
+    @property
+    def _values_per_map(self) -> int:
+        """Both signs of a response, all moments, all windows."""
+        return 2 * self.config.grid**2 * len(self.config.moments)
+
+    def parts(self) -> list[Tensor]:
+        """One part a filter, bank by bank, then one a function of colour; a projection mixes them all into one."""
+        if self.projection is not None:
+            return super().parts()
+        sizes = [self._values_per_map * count for count in self.counts]
+        columns = [
+            block.view(self._values_per_map, count)
+            for block, count in zip(torch.arange(self.size).split(sizes), self.counts, strict=True)
+        ]
+        return [column for block in columns for column in block.T]
+
+    def keep(self, parts: Sequence[int]) -> LocalContrast:
+        if self.projection is not None:
+            super().keep(parts)
+            return self
+        check_parts(parts, sum(self.counts), self.config.name)
+        result, first = copy.deepcopy(self), 0
+        kept = torch.tensor(parts)
+        result.counts = []
+        for bank, count in enumerate(self.counts):
+            rows = kept[(kept >= first) & (kept < first + count)] - first
+            first += count
+            result.counts.append(len(rows))
+            if bank < len(self.config.filters):
+                weight = self.get_buffer(f"weight_{bank}")
+                # The means that the variance needs stay.
+                cut = torch.cat([weight[rows], weight[count:]]).contiguous(memory_format=torch.channels_last)
+                frozen(result, f"weight_{bank}", cut)
+                result.fixed -= (count - len(rows)) * weight[0].numel()
+            elif count:
+                frozen(result, "colour_directions", self.colour_directions[:, rows].contiguous())
+                frozen(result, "colour_offsets", self.colour_offsets[rows])
+                result.fixed -= (count - len(rows)) * (len(self.colour_directions) + 1)
+        result.size = self._values_per_map * len(parts)
+        return result
 
     def vector(self, images: Tensor) -> Tensor:
         parts: list[Tensor] = []
         for bank, (kernel, reduction) in enumerate(zip(self.config.kernels, self.config.reductions, strict=True)):
+            if not self.counts[bank]:
+                continue
             smaller = reduced(images, reduction)
             responses = self._responses(smaller, self.get_buffer(f"weight_{bank}"), kernel)
             parts += self._pooled(responses, self.get_buffer(f"windows_{bank}"))
-        if self.config.colours:
+        if self.counts[-1]:
             smaller = reduced(images, self.config.finest)
             pixels = smaller.permute(0, 2, 3, 1).reshape(len(images), -1, images.shape[1])
-            colours = pixels @ self.get_buffer("colour_directions") + self.get_buffer("colour_offsets")
+            colours = pixels @ self.colour_directions + self.colour_offsets
             parts += self._pooled(colours, self.get_buffer("colour_windows"))
         return signed_power(torch.cat(parts, 1), self.config.power)
 

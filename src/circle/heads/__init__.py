@@ -4,6 +4,7 @@ from circle.heads.base import Head, HeadConfig, build_head
 from circle.heads.diagonal_lda import DiagonalLDA, DiagonalLDAConfig
 from circle.heads.mahalanobis import Mahalanobis, MahalanobisConfig
 from circle.heads.ncm import NCM, CosineNCM, CosineNCMConfig, NCMConfig
+from circle.heads.packed import LowRankScores, PackedMatrix, PackedScores
 from circle.heads.qda import QDA, QDAConfig
 from circle.heads.ridge import RecursiveRidge, Ridge, RidgeHeadConfig
 from circle.heads.scores import LinearScores, Scores
@@ -20,9 +21,12 @@ __all__ = [
     "Head",
     "HeadConfig",
     "LinearScores",
+    "LowRankScores",
     "Mahalanobis",
     "MahalanobisConfig",
     "NCMConfig",
+    "PackedMatrix",
+    "PackedScores",
     "QDAConfig",
     "RecursiveRidge",
     "Ridge",

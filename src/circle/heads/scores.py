@@ -16,6 +16,8 @@ from circle.unit_vectors import unit_vectors
 
 CLASSES = 8  # that a core scores in one go
 
+SCORES: dict[str, type[Scores]] = {}  # by the kind that a file names; every class enters itself
+
 
 @dataclass(frozen=True, eq=False)
 class Scores(ABC):
@@ -23,6 +25,10 @@ class Scores(ABC):
 
     kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]  # of the tensors that a file holds
+    file_format: ClassVar[int] = 1  # the first format of model files whose readers know this kind
+
+    def __init_subclass__(cls) -> None:
+        SCORES[cls.kind] = cls
 
     @abstractmethod
     def __call__(self, features: Tensor) -> Tensor: ...
@@ -34,6 +40,15 @@ class Scores(ABC):
     def tensors(self) -> dict[str, Tensor]:
         """What a file holds; :meth:`from_tensors` is the inverse."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def numbers(self) -> int:
+        """Learned numbers, one per class (biases, scales) aside."""
+        return sum(values.numel() for values in self.tensors().values() if values.ndim > 1)
+
+    def describe(self) -> str:
+        """How the weights are kept, in words."""
+        return "float32"
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
@@ -107,6 +122,3 @@ class QuadraticScores(Scores):
 
     def rounded(self) -> QuadraticScores:
         return QuadraticScores(self.means.to(torch.float32), self.factors.to(torch.float32), self.bias)
-
-
-SCORES: dict[str, type[Scores]] = {each.kind: each for each in (LinearScores, CosineScores, QuadraticScores)}

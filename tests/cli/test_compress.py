@@ -1,0 +1,88 @@
+"""circle compress as a user calls it, and its one-line errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from circle import CircleClassifier
+from circle.cli import run
+from circle.extractors import LocalContrastConfig
+
+EXTRACTOR = LocalContrastConfig(filters=(6,), kernels=(3,), reductions=(1,), colours=2, grid=2)
+
+
+@pytest.fixture
+def model(tmp_path: Path, stream: tuple[np.ndarray, np.ndarray]) -> Path:
+    path = tmp_path / "model.circle"
+    CircleClassifier(extractor=EXTRACTOR).partial_fit(*stream).save(path)
+    return path
+
+
+@pytest.fixture
+def images(tmp_path: Path, make_stream: object) -> Path:
+    x, y = make_stream(60, seed=1)  # pyright: ignore[reportCallIssue]
+    np.savez(tmp_path / "held.npz", x=x, y=y)
+    return tmp_path / "held.npz"
+
+
+def fails(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert run([str(argument) for argument in arguments]) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def test_with_images(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, report, plot = tmp_path / "small.circle", tmp_path / "steps.json", tmp_path / "curve.png"
+    before = model.read_bytes()
+    arguments = ["compress", model, out, "--images", images, "--report", report, "--plot", plot, "--timing-seconds", 0]
+    assert run([*map(str, arguments), "--max-loss", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("*: chosen") == 1
+    assert any(line.split()[0].endswith("*") for line in shown.splitlines() if line.strip()), shown
+    assert max(map(len, shown.splitlines()[:-1])) <= 80
+    assert model.read_bytes() == before
+    facts = json.loads(report.read_text())
+    assert facts["validation_images"] == 60
+    assert facts["command"].startswith("circle compress")
+    (chosen,) = [step for step in facts["steps"] if step["chosen"]]
+    assert chosen["file_bytes"] == out.stat().st_size
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert run(["evaluate", str(out), str(images), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(chosen["accuracy"], abs=0.02)
+    assert run(["info", str(out), "--json"]) == 0
+    compressed = json.loads(capsys.readouterr().out)["compressed"]
+    assert compressed["features"] == chosen["features"]
+    assert run(["info", str(out)]) == 0
+    assert f"{chosen['features']:,} features" in " ".join(capsys.readouterr().out.split())
+
+
+def test_without_images(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "small.circle"
+    assert run(["compress", str(model), str(out), "--weights", "int8"]) == 0
+    assert "predicts only" in capsys.readouterr().out
+    assert CircleClassifier.load(out)._materialised()[0].describe() == "int8"
+    assert run(["info", str(model), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["compressed"] is None
+
+
+def test_errors(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "small.circle"
+    assert "exists already" in fails(["compress", model, model], capsys)
+    assert "--plot: needs --images" in fails(["compress", model, out, "--plot", tmp_path / "a.png"], capsys)
+    assert ".png or .svg" in fails(["compress", model, out, "--images", images, "--plot", tmp_path / "a.gif"], capsys)
+    assert "from 0 to 100" in fails(["compress", model, out, "--images", images, "--max-loss", -1], capsys)
+    line = fails(["compress", model, out, "--images", images, "--target-kb", 0.01, "--timing-seconds", 0], capsys)
+    assert "target of 10 bytes: the smallest model" in line
+    assert "no such" in fails(["compress", tmp_path / "none.circle", out], capsys).lower()
+    packed = tmp_path / "packed.circle"
+    assert run(["pack", str(model), str(packed)]) == 0
+    line = fails(["compress", packed, out, "--images", images, "--ways", "parts"], capsys)
+    assert "way 'parts': this model only predicts" in line
+    assert "int8 weights need the features' covariance" in fails(["compress", packed, out, "--weights", "int8"], capsys)
+    assert not out.exists()
