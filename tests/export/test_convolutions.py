@@ -31,3 +31,9 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_form(config: Config, shape: ImageShape, error_of: Callable[[Extractor], float]) -> None:
     assert error_of(build_extractor(config, shape, 3)) < 1e-3
+
+
+def test_what_compression_leaves(error_of: Callable[[Extractor], float]) -> None:
+    whole = build_extractor(CONFIGS[0], ImageShape(3, 12, 12), 3)
+    for parts in ([0, 2, 8, 13], [1, 3], [12]):  # of three banks and colours; without the last bank; a colour alone
+        assert error_of(whole.keep(parts)) < 1e-3

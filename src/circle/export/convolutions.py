@@ -15,19 +15,21 @@ def local_contrast(graph: Graph, extractor: LocalContrast, images: str) -> str:
     config = extractor.config
     parts: list[str] = []
     for bank, (kernel, reduction) in enumerate(zip(config.kernels, config.reductions, strict=True)):
+        if not extractor.counts[bank]:
+            continue
         with graph.scope(f"bank{bank}"):
             smaller = reduced(graph, images, reduction)
             responses = contrast_responses(graph, extractor, smaller, extractor.get_buffer(f"weight_{bank}"), kernel)
             parts += both_signs(
-                graph, extractor, responses, config.filters[bank], extractor.get_buffer(f"windows_{bank}")
+                graph, extractor, responses, extractor.counts[bank], extractor.get_buffer(f"windows_{bank}")
             )
-    if config.colours:
+    if extractor.counts[-1]:
         with graph.scope("colours"):
             directions, offsets = extractor.get_buffer("colour_directions"), extractor.get_buffer("colour_offsets")
             smaller = reduced(graph, images, config.finest)
             weight = graph.constant(directions.T[:, :, None, None], "directions")
             colours = graph.add("Conv", smaller, weight, graph.constant(offsets, "offsets"))
-            parts += both_signs(graph, extractor, colours, config.colours, extractor.get_buffer("colour_windows"))
+            parts += both_signs(graph, extractor, colours, extractor.counts[-1], extractor.get_buffer("colour_windows"))
     return signed_power(graph, graph.concat(parts, 1), config.power)
 
 

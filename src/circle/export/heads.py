@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from circle.errors import CircleError
 from circle.export.graph import Graph, require_room
+from circle.heads.packed import LowRankScores, PackedScores
 from circle.heads.scores import CosineScores, LinearScores, QuadraticScores, Scores
 
 
@@ -26,6 +28,25 @@ def linear(graph: Graph, scores: LinearScores, features: str) -> str:
     """z W^T + b; W is kept in float32, as a predicting model keeps it, and widened when the file is loaded."""
     weight = graph.cast(graph.constant(scores.weight.T, "weight"), "DOUBLE")
     return graph.add("Add", graph.add("MatMul", features, weight), graph.constant(scores.bias.double(), "bias"))
+
+
+def packed(graph: Graph, scores: PackedScores, features: str) -> str:
+    """z A^T + b; the codes stay as short in the file as they are in the model."""
+    product = graph.add("MatMul", features, _unpacked(graph, scores.codes, scores.rows))
+    return graph.add("Add", product, graph.constant(scores.bias.double(), "bias"))
+
+
+def low_rank(graph: Graph, scores: LowRankScores, features: str) -> str:
+    """(z V^T) U^T + b."""
+    between = graph.add("MatMul", features, _unpacked(graph, scores.codes, scores.rows))
+    outer = graph.cast(graph.constant(scores.outer.T, "outer"), "DOUBLE")
+    return graph.add("Add", graph.add("MatMul", between, outer), graph.constant(scores.bias.double(), "bias"))
+
+
+def _unpacked(graph: Graph, codes: Tensor, rows: Tensor) -> str:
+    """A^T, float64 [D, R], with A_ij = rows_i codes_ij."""
+    transposed = graph.cast(graph.constant(codes.T, "codes"), "DOUBLE")
+    return graph.add("Mul", transposed, graph.constant(rows.double(), "rows"))
 
 
 def cosine(graph: Graph, scores: CosineScores, features: str) -> str:
@@ -64,6 +85,8 @@ def quadratic(graph: Graph, scores: QuadraticScores, features: str) -> str:
 
 FORMS: dict[type[Scores], Callable[..., str]] = {
     LinearScores: linear,
+    PackedScores: packed,
+    LowRankScores: low_rank,
     CosineScores: cosine,
     QuadraticScores: quadratic,
 }
