@@ -134,21 +134,24 @@ def parameters_of(classifier: CircleClassifier, dataset: Dataset) -> int:
     return count * (own.fixed + own.learnable + member.size * len(dataset.classes))
 
 
+def size_setting(classifier: CircleClassifier) -> tuple[str, int | tuple[int, ...]]:
+    """The setting that a member's size follows from, and its value: of the projection, the filters or the width."""
+    extractor = resolve("extractor", classifier.extractor)
+    if getattr(extractor, "projection", "none") != "none":
+        name = "projection_size"
+    else:
+        name = "filters" if "filters" in extractor.field_names() else "width"
+    return name, getattr(extractor, name)
+
+
 def fitted_size(
     classifier: CircleClassifier, dataset: Dataset, wanted: int, tolerance: float
 ) -> CircleClassifier | None:
     """The classifier with members of the size that brings it to so many parameters, or None where none does.
 
-    The size is that of the projection, or the number of filters of all banks in proportion.
+    Several numbers, such as the filters of all banks, keep their proportion.
     """
-    extractor = resolve("extractor", classifier.extractor)
-    names = extractor.field_names()
-    if "projection" in names and getattr(extractor, "projection", "none") != "none":
-        start, setting = getattr(extractor, "projection_size", 1), "projection_size"
-    elif "filters" in names:
-        start, setting = getattr(extractor, "filters", ()), "filters"
-    else:
-        start, setting = getattr(extractor, "width", 1), "width"
+    setting, start = size_setting(classifier)
 
     def scaled(share: float) -> CircleClassifier:
         value = tuple(max(1, round(share * each)) for each in start) if isinstance(start, Sequence) else start * share

@@ -112,14 +112,21 @@ class CircleTuning(Tuning):
         return trials.circle_trial(classifier, self.held, self.stream, self.request.tasks, self.store, watch)
 
     def classifier(self, settings: dict[str, Any]) -> CircleClassifier:
-        """The classifier of a trial; a single member of the preset's size in the first stage."""
+        """The classifier of a trial: a single member in the first stage, as large as the preset's.
+
+        Members compete at one size, because a larger one is nearly always better; where their size is a setting that is
+        searched (the width of a reservoir), it is left to the search.
+        """
         alone = {"groups": 1, "members": 1, "seed": self.request.seed}
         changes = {name: value for name, value in settings.items() if name != "size_scale"}
         classifier = trials.changed_classifier(self.base, {**alone, **changes})
-        if "groups" not in settings:
-            return classifier
         wanted, tolerance = self.request.parameters, self.request.tolerance
-        if wanted is None:
+        if "groups" not in settings:
+            if trials.size_setting(classifier)[0] in settings:
+                return classifier
+            tolerance = LOOSE
+            wanted = trials.parameters_of(trials.changed_classifier(self.base, alone), self.held.dataset)
+        elif wanted is None:
             tolerance = LOOSE
             wanted = round(trials.parameters_of(self.base, self.held.dataset) * settings["size_scale"])
         fitted = trials.fitted_size(classifier, self.held.dataset, wanted, tolerance)
