@@ -26,7 +26,7 @@ _KEY = "circle"
 def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    checks = {name: _checksum(tensor) for name, tensor in contiguous.items()}
+    checks = {name: _checksum(contiguous[name]) for name in sorted(contiguous)}  # equal content makes an equal file
     text = json.dumps({"format": FORMAT_VERSION, "checksums": checks, **header})
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={_KEY: text})
