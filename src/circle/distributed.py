@@ -19,6 +19,7 @@ from torch import Tensor
 from circle import processes
 from circle.errors import CircleError, LostProcessError, ToldElsewhereError
 from circle.labels import decode_labels, encode_labels, ordered
+from circle.learner import CircleClassifier
 from circle.statistics import Statistics
 
 Value = TypeVar("Value")
@@ -33,8 +34,7 @@ class Team:
 
     def __init__(self, rank: int, size: int, device: str, seconds: float, stop: Sequence[int] = ()) -> None:
         self.rank, self.size, self.device, self.seconds = rank, size, device, seconds
-        self.stopping = False
-        self._stop = stop
+        self.stop, self.stopping = stop, False
 
     @property
     def first(self) -> bool:
@@ -45,7 +45,7 @@ class Team:
 
     def exchange(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """Everybody's message, by rank."""
-        text = _bytes({"stop": bool(self._stop), "message": message})
+        text = _bytes({"stop": bool(self.stop), "message": message})
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with self._reaching():
             dist.all_gather(lengths, torch.tensor([len(text)]))
@@ -123,8 +123,6 @@ class Team:
         All of it is whole numbers, so one all_reduce of an int64 vector is exact in any order. The classes that the
         processes have seen may differ: their union in canonical order gives the rows.
         """
-        if not all(each.exact for each in statistics):
-            raise CircleError("float statistics depend on the order of summation: several processes need --quantise")
         mine = statistics[0].classes
         answers = self.exchange({"classes": encode_labels(mine)})
         classes = ordered({label for answer in answers for label in decode_labels(answer["classes"])})
@@ -145,11 +143,17 @@ class Team:
                 target[rows] = value.to(torch.int64)
         with self._reaching():
             dist.all_reduce(vector)
-        result, remaining = [], iter(zip(shapes, parts, strict=True))
+        result, summed = [], iter(parts)
         for each, orphan in zip(statistics, orphans.tolist(), strict=True):
-            sums = {name: part for (name, _), part in (next(remaining) for _ in _part_shapes(each, 0))}
+            sums = {name: next(summed) for name, _ in _part_shapes(each, len(classes))}
             result.append(
-                Statistics.from_parts(classes, counts, **sums, orphan_degrees=orphan, device=each.device)
+                Statistics.from_parts(
+                    *(classes, counts, sums["sums"], sums["triangle"]),
+                    class_triangles=sums.get("class_triangles"),
+                    unit_sums=sums.get("unit_sums"),
+                    orphan_degrees=orphan,
+                    device=each.device,
+                )
             )
         return result
 
@@ -162,6 +166,12 @@ class Team:
                 f"process {self.rank} of {self.size}: another process ended or gave no answer for {self.seconds:g} s; "
                 "give the same command again to go on from what was saved last"
             ) from error
+
+
+def require_exact(model: CircleClassifier) -> None:
+    """Refuse what several processes could not add up to the model of one."""
+    if not model.quantise:
+        raise CircleError("quantise = False: float sums depend on their order; several processes expect --quantise")
 
 
 def _part_shapes(statistics: Statistics, classes: int) -> list[tuple[str, torch.Size]]:
@@ -178,7 +188,7 @@ def _part_shapes(statistics: Statistics, classes: int) -> list[tuple[str, torch.
 
 @contextmanager
 def joined_team(device: str, seconds: float, stop: Sequence[int] = ()) -> Iterator[Team]:
-    """The team that the environment describes, for the length of a block; ``device`` cuda becomes this process's GPU."""
+    """The team that the environment describes, for the length of a block; ``device`` cuda becomes a GPU of its own."""
     rank, size = processes.rank(), processes.count()
     if seconds <= 0:
         raise CircleError(f"timeout-seconds {seconds:g}: expected more than 0")

@@ -14,22 +14,19 @@ groups  Process r holds some of the ensemble's groups and learns all images with
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from circle import checkpoint, model_file, model_parts
+from circle import checkpoint
 from circle.distributed import Team
 from circle.errors import CircleError, UnreadableImageError
+from circle.joint_shares import DataShare, GroupShare, ModelChoice, Share
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
 from circle.streams.decode import ImageConfig
@@ -37,14 +34,6 @@ from circle.streams.sources import Sample, Source, open_source
 from circle.teaching import Lesson, check_lesson, check_outcome, learn_tile, numbered
 
 Shard = Literal["data", "groups"]
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """What the user's flags say about the model."""
-
-    new: Callable[[], CircleClassifier]
-    check: Callable[[CircleClassifier], None]  # refuse flags that contradict a model that is there already
 
 
 def learn_together(
@@ -98,128 +87,6 @@ def _try_all(team: Team, samples: Iterator[Sample], image: ImageConfig) -> None:
         left = any(answer["left"] for answer in team.exchange({"left": bool(tile)}))
 
 
-# -- the two ways to share ---------------------------------------------------------------------------------------
-
-
-class Share(Protocol):
-    """One process's part of the work."""
-
-    model: CircleClassifier
-    piles: int  # different sets of images in a round
-    pile: int  # which of them is this process's
-
-    def samples(self, source: Source) -> Iterator[Sample]: ...
-
-    def save(self) -> None:
-        """Write what all processes have learned; all of them take part."""
-        ...
-
-
-class DataShare:
-    """A whole ensemble that has learned this process's images since the last save; the first one's knows it all then."""
-
-    def __init__(self, team: Team, path: Path, choice: ModelChoice) -> None:
-        self.team, self.path = team, path
-        self.piles, self.pile = team.size, team.rank
-
-        def opened() -> CircleClassifier:
-            if not path.exists():
-                model = choice.new().set_params(device=team.device)
-                return model.prepare(model.input_config())
-            model = CircleClassifier.load(path, device=team.device)
-            model._require_learning()
-            choice.check(model)
-            return model
-
-        # The others take settings and grids from the first, so they need neither the file nor the same processor.
-        model = team.together(lambda: opened() if team.first else None)
-        header, tensors = model_file.blueprint(model) if model is not None else ({}, {})
-        header = team.broadcast(header)
-        for rank in range(1, team.size) if team.first else ():
-            team.send(tensors, rank)
-        tensors = tensors if team.first else team.receive(0)
-        self.model: CircleClassifier = team.together(
-            lambda: model or model_file.built(CircleClassifier, header, tensors, team.device, path)
-        )
-
-    def samples(self, source: Source) -> Iterator[Sample]:
-        return source.share(self.team.rank, self.team.size)
-
-    def save(self) -> None:
-        total = self.team.summed(self.model.statistics_)
-        # From here on the sum is the first process's, and the others start from nothing.
-        self.model.statistics_ = total if self.team.first else [*map(self.model._new_statistics, self.model.groups_)]
-        self.team.together(lambda: self.model.save(self.path) if self.team.first else None)
-
-
-class GroupShare:
-    """Some of the groups of an ensemble, which learn all images."""
-
-    piles, pile = 1, 0
-
-    def __init__(self, team: Team, path: Path, choice: ModelChoice) -> None:
-        self.team, self.path = team, path
-
-        def shares() -> list[model_parts.Contents]:
-            header, tensors = self._contents(choice)
-            groups = header["settings"]["groups"]
-            if groups < team.size:
-                raise CircleError(
-                    f"{team.size} processes for {groups} groups: expected at least as many groups, or --shard data"
-                )
-            return [model_parts.share_of(header, tensors, *bounds) for bounds in model_parts.share_bounds(groups, team.size)]
-
-        contents = team.together(lambda: shares() if team.first else [])
-        headers = team.broadcast({"headers": [header for header, _ in contents]})["headers"]
-        for rank, (_, tensors) in list(enumerate(contents))[1:]:
-            team.send(tensors, rank)
-        header, tensors = headers[team.rank], contents[0][1] if team.first else team.receive(0)
-        make = model_file.restored if tensors else model_file.built
-        self.model: CircleClassifier = team.together(
-            lambda: make(CircleClassifier, header, tensors, team.device, path)
-        )
-
-    def _contents(self, choice: ModelChoice) -> model_parts.Contents:
-        """Header and tensors of the whole model, which stay on disk; no tensors where it is new."""
-        if self.path.exists():
-            tensors, header = checkpoint.read(self.path)
-            model = model_file.described(CircleClassifier, header, "cpu")
-            model._prediction_only = header["kind"] == "prediction"
-            model._require_learning()
-            choice.check(model)
-            return header, tensors
-        model = choice.new()
-        settings = {**model.part_settings(), "image": model.input_config().to_dict()}
-        return {"settings": settings, "resize_arrays": model.image_size is not None}, {}
-
-    def samples(self, source: Source) -> Iterator[Sample]:
-        return iter(source)
-
-    def save(self) -> None:
-        header, tensors = self.team.together(lambda: model_file.learning_contents(self.model))
-        headers = self.team.exchange({"header": header})
-        if not self.team.first:
-            self.team.send(tensors, 0)
-        contents = [(header, tensors)]
-        with contextlib.ExitStack() as files:
-
-            def on_disk(shape: list[int], dtype: torch.dtype) -> Tensor:
-                """What others send is mapped from a file without a name: it need not fit into memory."""
-                array = np.empty(shape, str(dtype).removeprefix("torch."))
-                if array.size:
-                    file = files.enter_context(tempfile.TemporaryFile(dir=self.path.parent))
-                    array = np.memmap(file, array.dtype, "w+", shape=tuple(shape))
-                return torch.from_numpy(array)
-
-            for rank in range(1, self.team.size) if self.team.first else ():
-                contents.append((headers[rank]["header"], self.team.receive(rank, on_disk)))
-            whole = model_parts.joined(contents)
-            self.team.together(lambda: checkpoint.write(self.path, whole[1], whole[0]) if self.team.first else None)
-
-
-# -- rounds ------------------------------------------------------------------------------------------------------
-
-
 class Conductor:
     """The first process's book-keeping: the ledger of the model, copies within the source, and what became of it."""
 
@@ -267,7 +134,7 @@ def _teach(
     report: Callable[[Lesson], None],
 ) -> Lesson:
     conductor = Conductor(share.model, source)  # the others' know nothing, and are not asked
-    codes = {label: code for code, label in enumerate(source.labels)}
+    codes: dict[Any, int] = {label: code for code, label in enumerate(source.labels)}
     samples = share.samples(source)
     saved, wrong = time.monotonic(), None
     while True:
@@ -295,10 +162,12 @@ def _teach(
         reasons: list[dict[str, str]] = [{} for _ in range(share.piles)]
         for rank, answer in enumerate(answers):
             reasons[rank % share.piles] |= answer["broken"]
-        learned = [entry for position, *entry in readable if str(position) not in reasons[share.pile]]
+        learned = [
+            (pixels, sample) for position, pixels, sample in readable if str(position) not in reasons[share.pile]
+        ]
         try:
             if learned:
-                learn_tile(share.model, [(pixels, sample) for pixels, sample in learned])
+                learn_tile(share.model, learned)
         except CircleError as error:
             wrong = str(error)  # told at the start of the next round, before anything is saved
         if team.first:

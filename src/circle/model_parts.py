@@ -25,7 +25,7 @@ def share_bounds(groups: int, shares: int) -> list[tuple[int, int]]:
 
 
 def share_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor], first: int, last: int) -> Contents:
-    """Contents of the model of groups ``first`` to ``last``; ``tensors`` may be empty, where nothing was learned yet."""
+    """Contents of the model of groups ``first`` to ``last``; ``tensors`` may be empty, where nothing is learned yet."""
     settings = header["settings"]
     share = {
         **header,

@@ -1,4 +1,4 @@
-"""Which process of a job this one is, as torchrun or a scheduler says in the environment; a job of one where nobody does."""
+"""Which process of a job this one is, as torchrun or a scheduler says in the environment; alone where nobody does."""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ def learn(
     out, err = console.output(), console.messages()
     if processes.count() > 1:
         from circle.distributed import joined_team
-        from circle.joint_teaching import ModelChoice, learn_together
+        from circle.joint_shares import ModelChoice
+        from circle.joint_teaching import learn_together
 
         choice = ModelChoice(settings.new_model, lambda found: settings.check_against(found, model))
         with _watched(err) as (stop, report), joined_team(device, timeout_seconds, stop) as team:
