@@ -13,42 +13,54 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+
+from circle.cli import run
 
 SETTINGS = [
     *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4"),
     *("--extractor.grid", "2", "--image-size", "8"),
 ]
-ALONE = """
-import sys
-from circle.cli import run
-assert run(sys.argv[1:]) == 0
-assert "circle.distributed" not in sys.modules, "not needed"
-"""
 
 
-def test_torchrun_and_one_process_write_the_same_file(tmp_path: Path) -> None:
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
     random = np.random.default_rng(0)
     np.savez(tmp_path / "data.npz", x=random.integers(0, 255, (50, 8, 8), np.uint8), y=random.integers(0, 3, 50))
+    return tmp_path / "data.npz"
+
+
+def test_one_process_imports_nothing_of_it(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("distributed", "joint_teaching", "joint_shares", "benchmark.joint_method"):
+        monkeypatch.setitem(sys.modules, f"circle.{name}", None)
+    assert run(["learn", str(tmp_path / "model"), str(data), *SETTINGS]) == 0
+    flags = ["--dataset", "folder", "--data-path", str(data), "--tasks", "1", "--no-cache", "--output", str(tmp_path)]
+    assert run(["bench", "run", *flags, *SETTINGS]) == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ImportError):
+        run(["learn", str(tmp_path / "model"), str(data)])
+
+
+def test_torchrun_and_one_process_write_the_same_file(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
+    assert launcher_of_jobs.alone(["learn", tmp_path / "one", data, *SETTINGS]).code == 0
     environment = {name: value for name, value in os.environ.items() if name not in ("WORLD_SIZE", "RANK")}
-    environment["OMP_NUM_THREADS"] = "1"
-
-    def run(*command: str, model: str) -> subprocess.CompletedProcess[str]:
-        arguments = [*command, "learn", str(tmp_path / model), str(tmp_path / "data.npz"), *SETTINGS]
-        return subprocess.run(
-            [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=600
-        )
-
-    run("-c", ALONE, model="one")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    ended = run(*torchrun, "-m", "circle", model="two")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "circle"]
+    ended = subprocess.run(
+        [*torchrun, "learn", str(tmp_path / "two"), str(data), *SETTINGS],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=600,
+    )
     assert ended.stdout == f"learned 50 images; {tmp_path / 'two'} knows 3 classes from 50 images\n"
     assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
 
 
-def test_processes_that_do_not_find_each_other(tmp_path: Path, launcher_of_jobs: Any) -> None:
+def test_processes_that_do_not_find_each_other(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
     """The first of two waits for a second that never comes."""
-    np.savez(tmp_path / "data.npz", x=np.zeros((1, 8, 8), np.uint8), y=[0])
-    command = ["learn", tmp_path / "model", tmp_path / "data.npz", "--timeout-seconds", "1"]
+    command = ["learn", tmp_path / "model", data, "--timeout-seconds", "1"]
     (first,) = launcher_of_jobs.wait(launcher_of_jobs.start(2, command, ranks=[0]))
     assert first.code == 1
     assert "circle: error: process 0 of 2: the processes did not find each other within 1 s" in first.err

@@ -80,11 +80,17 @@ def _check_same_source(team: Team, source: Source) -> None:
 
 def _try_all(team: Team, samples: Iterator[Sample], image: ImageConfig) -> None:
     """Read every image before the first is learned; the first that cannot be read is everybody's error."""
-    left = True
-    while left:
+
+    def tried() -> bool:
         tile = list(islice(samples, TILE))
-        team.together(lambda tile=tile: [sample.pixels(image) for sample in tile])
-        left = any(answer["left"] for answer in team.exchange({"left": bool(tile)}))
+        for sample in tile:
+            sample.pixels(image)
+        return bool(tile)
+
+    left = True
+    while left:  # in rounds, so that nobody waits for long
+        mine = team.together(tried)
+        left = any(answer["left"] for answer in team.exchange({"left": mine}))
 
 
 class Conductor:

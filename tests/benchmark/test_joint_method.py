@@ -49,8 +49,7 @@ def record(output: Path) -> tuple[list[Any], str]:
 
 
 def test_the_record_is_that_of_one_process(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
-    (alone,) = launcher_of_jobs.run(1, command(data, tmp_path / "one"))
-    assert alone.code == 0
+    assert launcher_of_jobs.alone(command(data, tmp_path / "one")).code == 0
     rows, confusion = record(tmp_path / "one")
     assert [seen for seen, _, _ in rows] == [2, 3, 4, 6]
     assert 0 < sum(rows[-1][1]) < len(load_dataset("folder", path=data).test), "some are right, some are wrong"
@@ -71,7 +70,7 @@ def test_the_record_is_that_of_one_process(tmp_path: Path, data: Path, launcher_
 
 
 def test_stopped_killed_and_resumed(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
-    launcher_of_jobs.run(1, command(data, tmp_path / "one"))
+    launcher_of_jobs.alone(command(data, tmp_path / "one"))
     expected = record(tmp_path / "one")
     output = tmp_path / "several"
     ended = launcher_of_jobs.run(2, command(data, output), signals={1: (signal.SIGTERM, 2)})

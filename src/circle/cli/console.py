@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from circle import processes
 from circle.errors import CircleError
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -54,7 +55,7 @@ def progress(console: Console) -> Progress:
         RateColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not (console.is_terminal and sys.stderr.isatty()),
+        disable=not (console.is_terminal and sys.stderr.isatty() and processes.speaks()),
     )
 
 
