@@ -63,23 +63,24 @@ def test_the_file_is_that_of_one_process(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-@pytest.mark.parametrize("shard", ["data", "groups"])
-def test_more_images_and_heads_that_keep_more(tmp_path: Path, data: Path, launcher_of_jobs: Any, shard: str) -> None:
-    """A process without images, images that the model knew, an own matrix of each class, sums of unit vectors."""
+@pytest.mark.parametrize(
+    ("size", "shard", "head"), [(4, "data", "qda"), (4, "data", "cosine_ncm"), (2, "groups", "qda")]
+)
+def test_more_images_and_heads_that_keep_more(
+    tmp_path: Path, data: Path, launcher_of_jobs: Any, size: int, shard: str, head: str
+) -> None:
+    """A process without images, images that the model knew, a matrix of each class, sums of unit vectors."""
     with np.load(data) as arrays:
         images, labels = arrays["x"], arrays["y"]
-    np.savez(tmp_path / "few.npz", x=images[:3], y=labels[:3])
-    np.savez(tmp_path / "some.npz", x=images[:40], y=labels[:40])
-    settings = [*SETTINGS, "--groups", "4"]
-    for head in ("qda", "cosine_ncm"):
-        one, several = tmp_path / f"one-{head}", tmp_path / f"several-{head}"
-        for name in ("few.npz", "some.npz"):
-            flags = [] if one.exists() else [*settings, "--head.name", head]
-            launcher_of_jobs.alone(["learn", one, tmp_path / name, *flags])
-            ended = launcher_of_jobs.run(4, ["learn", several, tmp_path / name, "--shard", shard, *flags])
-            assert [each.code for each in ended] == [0] * 4
-            assert several.read_bytes() == one.read_bytes()
-        assert "learned 37 images, 3 were known already" in ended[0].out
+    one, several = tmp_path / "one", tmp_path / "several"
+    for count, new in ((3, 3), (20, 17)):
+        np.savez(tmp_path / "some.npz", x=images[:count], y=labels[:count])
+        flags = [] if one.exists() else [*SETTINGS, "--groups", "2", "--head.name", head]
+        launcher_of_jobs.alone(["learn", one, tmp_path / "some.npz", *flags])
+        ended = launcher_of_jobs.run(size, ["learn", several, tmp_path / "some.npz", "--shard", shard, *flags])
+        assert [each.code for each in ended] == [0] * size
+        assert ended[0].out.startswith(f"learned {new} images")
+        assert several.read_bytes() == one.read_bytes()
 
 
 @pytest.mark.parametrize(("victim", "shard"), [(0, "data"), (1, "groups")])
