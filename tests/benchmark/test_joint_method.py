@@ -96,7 +96,8 @@ def test_rivals_are_refused_by_one_voice(tmp_path: Path, data: Path, launcher_of
     assert (
         first.err == "circle: error: method 'finetune': several processes run circle alone; start it without torchrun\n"
     )
-    first, second = launcher_of_jobs.run(2, command(data, tmp_path / "out", "--tasks", "4"))
-    assert (first.code, second.code, second.err) == (1, 1, "")
-    assert "4" in first.err and first.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
+    for more, message in ((("--tasks", "4"), "expected one of 1, 2, 3, 6"), (("--no-quantise",), "expect --quantise")):
+        first, second = launcher_of_jobs.run(2, command(data, tmp_path / "out", *more))
+        assert (first.code, second.code, second.err) == (1, 1, "")
+        assert message in first.err.splitlines()[-1]

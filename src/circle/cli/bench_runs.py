@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -61,10 +62,12 @@ def stage_bars(err: Console) -> Progress:
     )
 
 
-def _tell_needs(job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console) -> None:
+def _tell_needs(
+    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console, processes: int
+) -> None:
     """Say what a run will take, before it takes it; refuse what does not fit."""
     if job.classifier is not None:
-        needed = campaign.estimate(job.classifier, stream, store, processes.count())
+        needed = campaign.estimate(job.classifier, stream, store, processes)
     else:
         needed = campaign.rival_estimate(job, campaign.image_shape(stream.dataset))
     if needed is None:
@@ -99,18 +102,20 @@ def run_job(
     bars = stage_bars(err)
     with bars:
         whole = bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
-        _tell_needs(job, stream, store, err)
-        method = job.build() if team is None else joint_method(job, stream, team)
+
+        def built() -> Method:
+            _tell_needs(job, stream, store, err, 1 if team is None else team.size)
+            return job.build() if team is None else joint_method(job, stream, team)
+
+        method = built() if team is None else team.together(built)
         if store is not None:
             extraction = bars.add_task("features", total=1, note="")
-            campaign.cache_features(
-                method,
-                stream,
-                store,
-                lambda what, done, total: bars.update(
-                    extraction, description=f"features of {what} images", completed=done, total=total
-                ),
-            )
+
+            def on_images(what: str, done: int, total: int) -> None:
+                bars.update(extraction, description=f"features of {what} images", completed=done, total=total)
+
+            cache = partial(campaign.cache_features, method, stream, store, on_images)
+            cache() if team is None else team.together(cache)
             bars.remove_task(extraction)
 
         spoken = [time.monotonic()]
@@ -197,9 +202,9 @@ def follow_job(job: campaign.Job, stream: runner.Stream, store: FeatureStore | N
     """Any but the first process's part in :func:`run_job`, without a word; whether the user stopped it."""
     if not team.broadcast(None)["run"]:
         return False
-    method = joint_method(job, stream, team)
+    method = team.together(lambda: joint_method(job, stream, team))
     if store is not None:
-        campaign.cache_features(method, stream, store, lambda what, done, total: None)
+        team.together(lambda: campaign.cache_features(method, stream, store, lambda what, done, total: None))
     with console.stop_requests() as team.stop:
         return method.follow()
 
