@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -104,3 +107,137 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("a full disk needs the right to mount a small one")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+# Imports once and forks for every process of every job, which learn in tiles of 16. A job may say that one of its
+# processes is to get a signal when it learns its n-th tile or task, so that a kill falls on the same moment each time.
+# What one process does alone it does itself, so that all that come after find the extractors built and calibrated.
+LAUNCHER = """
+import json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
+import torch
+import circle.cli.bench, circle.cli.learn
+from circle import joint_teaching
+from circle.benchmark import joint_method
+from circle.cli import run
+
+torch.set_num_threads(1)
+joint_teaching.TILE = 16
+
+def signalled(step, number, nth):
+    left = [nth]
+    def stepped(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), number)
+        return step(*arguments)
+    return stepped
+
+for line in sys.stdin:
+    order = json.loads(line)
+    if "wait" in order:
+        print(os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1]), flush=True)
+        continue
+    if not order["environment"]:
+        with open(f"{order['folder']}/out", "w") as out, open(f"{order['folder']}/err", "w") as err:
+            with redirect_stdout(out), redirect_stderr(err):
+                code = run(order["arguments"])
+        print(code, flush=True)
+        continue
+    child = os.fork()
+    if not child:
+        os.environ.update(order["environment"])
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        if order["signal"]:
+            number, nth = order["signal"]
+            joint_teaching.learn_tile = signalled(joint_teaching.learn_tile, number, nth)
+            joint_method.JointCircle._learn = signalled(joint_method.JointCircle._learn, number, nth)
+        code = 70
+        try:
+            code = run(order["arguments"])
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    print(child, flush=True)
+"""
+
+
+@dataclass
+class Ended:
+    """What became of one process of a job."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Launcher:
+    """Starts jobs of several processes by environment variables alone, as a scheduler does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def _ask(self, order: dict[str, Any]) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def start(
+        self,
+        size: int,
+        arguments: Sequence[object],
+        signals: dict[int, tuple[int, int]] | None = None,
+        ranks: Sequence[int] | None = None,
+    ) -> list[int]:
+        """Start a job, or some of its processes; "{rank}" in an argument becomes the number of the process.
+
+        ``signals`` has, by rank, a signal and the number of the step at which it comes.
+        """
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        children = []
+        for rank in range(size) if ranks is None else ranks:
+            folder = self.folder / str(rank)
+            folder.mkdir(exist_ok=True)
+            order = {
+                "environment": {**address, "RANK": str(rank), "WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1"},
+                "arguments": [str(each).replace("{rank}", str(rank)) for each in arguments],
+                "folder": str(folder),
+                "signal": (signals or {}).get(rank),
+            }
+            children.append(self._ask(order))
+        return children
+
+    def wait(self, children: list[int]) -> list[Ended]:
+        codes = [self._ask({"wait": child}) for child in children]
+        folders = [self.folder / str(rank) for rank in range(len(codes))]
+        return [
+            Ended(code, (folder / "out").read_text(), (folder / "err").read_text())
+            for code, folder in zip(codes, folders, strict=True)
+        ]
+
+    def run(
+        self, size: int, arguments: Sequence[object], signals: dict[int, tuple[int, int]] | None = None
+    ) -> list[Ended]:
+        return self.wait(self.start(size, arguments, signals))
+
+    def alone(self, arguments: Sequence[object]) -> Ended:
+        """One process that nobody has told of others."""
+        order = {"environment": {}, "arguments": [str(each) for each in arguments], "folder": str(self.folder)}
+        return Ended(self._ask(order), (self.folder / "out").read_text(), (self.folder / "err").read_text())
+
+
+@pytest.fixture(scope="session")
+def launcher_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("jobs"))
+    yield launcher
+    launcher.process.kill()
+    launcher.process.communicate()

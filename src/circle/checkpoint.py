@@ -29,7 +29,7 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, 
     ``file_format`` is the first whose readers understand all that is in it, so that older ones still read the rest.
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    checks = {name: _checksum(tensor) for name, tensor in contiguous.items()}
+    checks = {name: _checksum(contiguous[name]) for name in sorted(contiguous)}  # equal content makes an equal file
     text = json.dumps({"format": file_format, "checksums": checks, **header})
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={_KEY: text})

@@ -17,3 +17,11 @@ class UnreadableImageError(CircleError):
 
 class NotDefiniteError(CircleError):
     """Settings under which a matrix cannot be factorised; others may do."""
+
+
+class LostProcessError(CircleError):
+    """Another process of the same job ended, or cannot be reached any more."""
+
+
+class ToldElsewhereError(CircleError):
+    """An error that ends all processes of a job and that the first of them prints."""

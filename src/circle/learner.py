@@ -323,14 +323,16 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
         """Take over what :meth:`state_dict` gave; the model must be prepared with the same settings."""
-        self.statistics_ = [
-            Statistics.from_parts(
-                state["classes"],
-                state["counts"],
-                **state[f"group{index}"],
-                exact=self.quantise,
-                device=self.device,
-            )
-            for index in range(self.groups)
-        ]
+        self._replace_statistics(
+            [
+                Statistics.from_parts(
+                    state["classes"],
+                    state["counts"],
+                    **state[f"group{index}"],
+                    exact=self.quantise,
+                    device=self.device,
+                )
+                for index in range(self.groups)
+            ]
+        )
         return self

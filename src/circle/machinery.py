@@ -166,6 +166,11 @@ class Machinery(BaseEstimator):
             device=self.device,
         )
 
+    def _replace_statistics(self, statistics: Sequence[Statistics]) -> None:
+        """Take over all that was learned elsewhere."""
+        self.statistics_ = list(statistics)
+        self._cache.clear()  # its keys are identities, and a new object may get the one of an old object that is gone
+
     def _tiles(self, batch: ImageBatch) -> Iterator[tuple[int, Tensor]]:
         for start in range(0, len(batch), TILE):
             yield start, batch.tile(start, start + TILE).to(self.device)

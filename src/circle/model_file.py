@@ -30,65 +30,61 @@ PROBE_TOLERANCE = 1e-3  # other processors round differently; other weights diff
 
 def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> None:
     """Write ``model`` to ``path``, whole or not at all."""
-    classes = model._classes()
-    header = {
-        "kind": "prediction" if for_prediction or model._prediction_only else "learning",
-        "version": __version__,
-        "settings": model.settings(),
-        "resize_arrays": model.image_size is not None,
-        "classes": encode_labels(classes),
-        "samples": model.samples_,
-    }
-    tensors: dict[str, Tensor] = {}
     file_format = 1
-    if model._kept is not None:
-        header["kept"] = [[member.to_dict() for member in group] for group in model._kept]
-        file_format = 2
-    for index, group in enumerate(model.groups_):
-        tensors[f"group{index}.scale"] = group.grid.scale
-        tensors[f"group{index}.offset"] = group.grid.offset
-        tensors[f"group{index}.probe"] = group.probe()
-    if header["kind"] == "prediction":
+    if for_prediction or model._prediction_only:
+        header, tensors = blueprint(model)
+        if model._kept is not None:
+            header["kept"] = [[member.to_dict() for member in group] for group in model._kept]
+            file_format = 2
         for index, scores in enumerate(model._materialised()):
             header["scores"] = scores.kind
             file_format = max(file_format, scores.file_format)
             tensors |= {f"group{index}.{name}": values for name, values in scores.tensors().items()}
+        header |= {"kind": "prediction", "classes": encode_labels(model._classes()), "samples": model.samples_}
     else:
-        header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
-        tensors["counts"] = model.statistics_[0].counts
-        for index, statistics in enumerate(model.statistics_):
-            if not torch.equal(statistics.counts, tensors["counts"]):
-                raise CircleError("the groups have learned different samples: an update was interrupted; load the file")
-            pack = smallest_integers if statistics.exact else (lambda values: values)
-            tensors |= {f"group{index}.{name}": pack(values) for name, values in statistics.parts().items()}
-        tensors["ledger.digests"], tensors["ledger.counts"] = model.ledger_.to_tensors(classes)
+        header, tensors = learning_contents(model)
     checkpoint.write(path, tensors, header, file_format=file_format)
+
+
+def blueprint(model: CircleClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of a model that has learned nothing: settings, grids, and probes of the weights."""
+    tensors: dict[str, Tensor] = {}
+    for index, group in enumerate(model.groups_):
+        tensors[f"group{index}.scale"] = group.grid.scale
+        tensors[f"group{index}.offset"] = group.grid.offset
+        tensors[f"group{index}.probe"] = group.probe()
+    resize = model.image_size is not None
+    return {"version": __version__, "settings": model.settings(), "resize_arrays": resize}, tensors
+
+
+def learning_contents(model: CircleClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of the learning kind: all that was learned."""
+    header, tensors = blueprint(model)
+    classes = model._classes()
+    header |= {"kind": "learning", "classes": encode_labels(classes), "samples": model.samples_}
+    header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
+    tensors["counts"] = model.statistics_[0].counts
+    for index, statistics in enumerate(model.statistics_):
+        if not torch.equal(statistics.counts, tensors["counts"]):
+            raise CircleError("the groups have learned different samples: an update was interrupted; load the file")
+        pack = smallest_integers if statistics.exact else (lambda values: values)
+        tensors |= {f"group{index}.{name}": pack(values) for name, values in statistics.parts().items()}
+    tensors["ledger.digests"], tensors["ledger.counts"] = model.ledger_.to_tensors(classes)
+    return header, tensors
 
 
 def load_model(kind: type[Classifier], path: Path, device: str) -> Classifier:
     """Read a model of either kind."""
     tensors, header = checkpoint.read(path)
+    return restored(kind, header, tensors, device, path)
+
+
+def restored(
+    kind: type[Classifier], header: dict[str, Any], tensors: dict[str, Tensor], device: str, path: Path
+) -> Classifier:
+    """The model with these contents, of either kind; ``path`` names the file in an error."""
     try:
-        settings = header["settings"]
-        image = ImageConfig.from_dict(settings["image"])
-        model = kind(
-            extractor=resolve("extractor", settings["extractor"]),
-            head=resolve("head", settings["head"]),
-            groups=settings["groups"],
-            members=settings["members"],
-            seed=settings["seed"],
-            image_size=(image.height, image.width) if header["resize_arrays"] else None,
-            channels=image.channels,
-            aspect=image.aspect,
-            background=image.background,
-            quantise=settings["quantise"],
-            device=device,
-        )
-        kept = _kept(header)
-        groups = model.groups if kept is None else len(kept)
-        grids = [Grid(tensors[f"group{index}.scale"], tensors[f"group{index}.offset"]) for index in range(groups)]
-        model._start(image, grids, kept)
-        _check_probes(model, tensors, path)
+        model = built(kind, header, tensors, device, path)
         classes = decode_labels(header["classes"])
         if header["kind"] == "prediction":
             _restore_heads(model, tensors, header, classes, path)
@@ -96,6 +92,42 @@ def load_model(kind: type[Classifier], path: Path, device: str) -> Classifier:
             _restore_statistics(model, tensors, header, classes)
     except KeyError as error:
         raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
+    return model
+
+
+def built(
+    kind: type[Classifier], header: dict[str, Any], tensors: dict[str, Tensor], device: str, path: Path
+) -> Classifier:
+    """The model of a :func:`blueprint`, with nothing learned; without grids in it, the extractors are calibrated."""
+    model = described(kind, header, device)
+    image, grids, kept = model.image_, None, _kept(header)
+    if tensors:
+        groups = model.groups if kept is None else len(kept)
+        grids = [Grid(tensors[f"group{index}.scale"], tensors[f"group{index}.offset"]) for index in range(groups)]
+    model._start(image, grids, kept)
+    if tensors:
+        _check_probes(model, tensors, path)
+    return model
+
+
+def described(kind: type[Classifier], header: dict[str, Any], device: str) -> Classifier:
+    """A model with the settings of a header, of which nothing is built yet."""
+    settings = header["settings"]
+    image = ImageConfig.from_dict(settings["image"])
+    model = kind(
+        extractor=resolve("extractor", settings["extractor"]),
+        head=resolve("head", settings["head"]),
+        groups=settings["groups"],
+        members=settings["members"],
+        seed=settings["seed"],
+        image_size=(image.height, image.width) if header["resize_arrays"] else None,
+        channels=image.channels,
+        aspect=image.aspect,
+        background=image.background,
+        quantise=settings["quantise"],
+        device=device,
+    )
+    model.image_ = image
     return model
 
 

@@ -57,18 +57,14 @@ def teach(
     An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
     and the first unreadable one is an error that leaves the model unchanged.
     """
-    known = list(model.classes_) if hasattr(model, "classes_") else []
-    check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *source.labels])
     lesson = Lesson(len(source))
-    image = model.input_config()
-    check_room(model.prepare(image).statistics_, source.labels)
+    image = check_lesson(source, model)
     if strict:
         for sample in source:
             sample.pixels(image)
     saved = time.monotonic()
     for tile in _tiles(source, model, image, lesson, should_stop, report):
-        pixels = torch.from_numpy(np.stack([pixels for pixels, _, _ in tile]))
-        model.partial_fit(pixels, [sample.label for _, sample, _ in tile])
+        learn_tile(model, [(pixels, sample) for pixels, sample, _ in tile])
         for _, sample, digest in tile:
             model.ledger_.add(sample.label, digest)
         lesson.learned += len(tile)
@@ -78,10 +74,29 @@ def teach(
             saved = time.monotonic()
     if lesson.learned:
         model.save(path)
-    elif not lesson.known and not lesson.stopped:
+    check_outcome(lesson, source)
+    return lesson
+
+
+def check_lesson(source: Source, model: CircleClassifier) -> ImageConfig:
+    """Refuse a source that the model cannot learn before any of its images is read; the shape they are brought to."""
+    known = list(model.classes_) if hasattr(model, "classes_") else []
+    check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *source.labels])
+    image = model.input_config()
+    check_room(model.prepare(image).statistics_, source.labels)
+    return image
+
+
+def check_outcome(lesson: Lesson, source: Source) -> None:
+    """Whoever had images to learn and could read none wants to know."""
+    if not lesson.learned and not lesson.known and not lesson.stopped:
         first = lesson.unreadable[0] if lesson.unreadable else "no image"
         raise CircleError(f"{source.path}: none of {lesson.total} images is readable ({first}); nothing was learned")
-    return lesson
+
+
+def learn_tile(model: CircleClassifier, tile: Sequence[tuple[np.ndarray, Sample]]) -> None:
+    """Learn images given as pixels uint8 [C, H, W], with the sample that each comes from."""
+    model.partial_fit(torch.from_numpy(np.stack([pixels for pixels, _ in tile])), [sample.label for _, sample in tile])
 
 
 def _tiles(
@@ -100,7 +115,7 @@ def _tiles(
             lesson.stopped = True
             break
         try:
-            digest = _numbered(sample.digest(), occurrences)
+            digest = numbered(sample.digest(), occurrences)
             if (sample.label, digest) in model.ledger_:
                 lesson.known += 1
                 if lesson.known % TILE == 0:
@@ -116,7 +131,7 @@ def _tiles(
         yield tile
 
 
-def _numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
+def numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
     """Tell copies of an image within one source apart, so that they count as often as they are given."""
     occurrences[digest] += 1
     number = occurrences[digest]

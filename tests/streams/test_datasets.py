@@ -10,7 +10,7 @@ import pytest
 import circle
 from circle.errors import CircleError
 from circle.streams.array_images import ArrayImages
-from circle.streams.datasets import Dataset, Selection, hold_back, load_dataset, number_classes
+from circle.streams.datasets import Dataset, Selection, hold_back, load_dataset, number_classes, shares
 from circle.streams.decode import ImageConfig
 
 SHAPE = ImageConfig(height=4, width=4, channels=3)
@@ -39,6 +39,15 @@ def test_images_come_in_the_order_asked_for(images: ArrayImages, pixels: np.ndar
     assert images.images(np.array([], dtype=np.int64)).shape == (0, 4, 4, 3)
     images.images(asked)[:] = 0
     assert np.array_equal(images.images(asked), pixels[asked]), "the caller's array is its own"
+
+
+def test_shares_make_up_the_whole(images: ArrayImages, pixels: np.ndarray) -> None:
+    assert shares(images, 1) == [images]
+    parts = shares(images, 3)
+    assert [len(part) for part in parts] == [7, 7, 6]
+    assert all(np.array_equal(parts[i % 3].images(np.array([i // 3]))[0], pixels[i]) for i in range(20))
+    assert [part.labels.tolist() for part in parts] == [images.labels[number::3].tolist() for number in range(3)]
+    assert len({part.fingerprint for part in (images, *parts)}) == 4
 
 
 def test_batches_are_the_images(images: ArrayImages, pixels: np.ndarray) -> None:

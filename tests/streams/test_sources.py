@@ -133,6 +133,27 @@ def test_classes_are_folders_and_order_is_fixed(tmp_path: Path, make: Maker) -> 
     assert source.kind == ("zip" if make is make_zip else "folder")
 
 
+def make_npz(root: Path, files: dict[str, bytes]) -> Path:
+    labels = [name.split("/")[0] for name in files]
+    np.savez(root / "data.npz", x=np.arange(len(files) * 16, dtype=np.uint8).reshape(-1, 4, 4), y=labels)
+    return root / "data.npz"
+
+
+@pytest.mark.parametrize("make", [make_folder, make_zip, make_npz])
+def test_shares_make_up_the_whole_and_listings_tell_sources_apart(tmp_path: Path, make: Maker) -> None:
+    files = {f"class{level % 3}/{level}.png": image_bytes(level) for level in range(7)}
+    source = open_source(make(tmp_path, files))
+    whole = [(sample.name, sample.label, sample.digest()) for sample in source]
+    shares = [[(each.name, each.label, each.digest()) for each in source.share(number, 3)] for number in range(3)]
+    assert [len(share) for share in shares] == [3, 2, 2]
+    assert [shares[position % 3][position // 3] for position in range(7)] == whole
+    assert list(source.share(8, 9)) == []
+    assert open_source(source.path).listing() == source.listing()
+    (tmp_path / "other").mkdir()
+    other = open_source(make(tmp_path / "other", {**files, "class1/8.png": image_bytes()}))
+    assert other.listing() != source.listing()
+
+
 @both
 def test_contents_belong_to_their_names(tmp_path: Path, make: Maker) -> None:
     files = {f"class{level % 3}/{level}.png": image_bytes(level) for level in range(20)}

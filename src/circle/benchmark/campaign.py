@@ -29,7 +29,7 @@ from circle.presets import DEFAULT, read_preset
 from circle.presets.published import rival_settings
 from circle.registry import entry, resolve
 from circle.second_moment import STRIP
-from circle.streams.datasets import Dataset, ImageSet
+from circle.streams.datasets import Dataset, ImageSet, shares
 
 
 @dataclass(frozen=True)
@@ -196,8 +196,11 @@ def rival_estimate(job: Job, shape: ImageShape) -> Estimate | None:
     return Estimate(memory, available_memory(), 0, probe(job.rival, shape).total(job.rival, job.course))
 
 
-def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None) -> Estimate:
-    """What a run of CIRCLE will need, from its settings alone: nothing large is built for it."""
+def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None, processes: int = 1) -> Estimate:
+    """What a run of CIRCLE will need, from its settings alone: nothing large is built for it.
+
+    Memory is that of one process, disk that of all, should they share one.
+    """
     classes = len(stream.order)
     head = classifier.members * member_of(classifier, stream.dataset).size
     statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
@@ -207,19 +210,22 @@ def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore |
     memory = classifier.groups * statistics + 3 * 8 * head**2  # the covariance, its factor, a work space
     disk = 0
     if store is not None:
-        disk = sum(missing_features(classifier, stream, store).values())
+        disk = sum(missing_features(classifier, stream, store, processes).values())
         check_disk(store.folder, disk)
     return Estimate(memory, available_memory(), disk)
 
 
-def missing_features(classifier: CircleClassifier, stream: Stream, store: FeatureStore) -> dict[Path, int]:
+def missing_features(
+    classifier: CircleClassifier, stream: Stream, store: FeatureStore, processes: int = 1
+) -> dict[Path, int]:
     """Files of features that a run will have to make, and their bytes."""
     config, shape = resolve("extractor", classifier.extractor), image_shape(stream.dataset)
     member = _member(config, shape)
     seeds = range(classifier.seed, classifier.seed + classifier.groups * classifier.members)
     paths = {
         store.path(config, shape, seed, images): len(images) * member.size * member.bits // 8
-        for images in (stream.dataset.train, stream.dataset.test)
+        for whole in (stream.dataset.train, stream.dataset.test)
+        for images in shares(whole, processes)
         for seed in seeds
     }
     return {path: needed for path, needed in paths.items() if not path.exists()}
@@ -248,7 +254,7 @@ def cache_features(method: Method, stream: Stream, store: FeatureStore, report: 
     """Compute, or find, the features of all images for a method with frozen extractors."""
     if not isinstance(method, CircleMethod):
         return
-    for split, images in (("training", stream.dataset.train), ("test", stream.dataset.test)):
+    for split, images in zip(("training", "test"), method.own_images(stream.dataset), strict=True):
         features, seconds = features_of(method.classifier, images, store, partial(report, split))
         method.use_features(images, features, seconds)
 

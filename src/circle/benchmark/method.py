@@ -17,7 +17,7 @@ from circle.labels import ordered, plain_labels
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
-    from circle.streams.datasets import ImageSet
+    from circle.streams.datasets import Dataset, ImageSet
 
 TILE = 1024  # images learned or scored together
 
@@ -128,6 +128,10 @@ class CircleMethod:
     @property
     def classes(self) -> Sequence[Hashable]:
         return plain_labels(getattr(self.classifier, "classes_", ()))
+
+    def own_images(self, dataset: Dataset) -> tuple[ImageSet, ImageSet]:
+        """The training and the test images whose features this method will want."""
+        return dataset.train, dataset.test
 
     def use_features(self, images: ImageSet, features: list[list[np.ndarray]], seconds: float = 0.0) -> None:
         """Features of all images of a set: for each group, for each member, integers [N, size]; and what they took."""

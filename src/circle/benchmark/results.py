@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 import circle
+from circle import processes
 from circle.benchmark.metrics import StreamRecord
 from circle.benchmark.protocol import task_sizes
 from circle.checkpoint import atomic_path
@@ -195,6 +196,7 @@ def environment() -> dict[str, Any]:
             "processor": _processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
+            "processes": processes.count(),
         },
     }
 

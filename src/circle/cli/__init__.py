@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import circle.errors
+from circle import processes
 
 _HELP = """Teach an image classifier from a stream, one sample at a time. It never forgets.
 
@@ -55,7 +56,10 @@ def run(arguments: Sequence[str]) -> int:
         code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _fail(_usage(error), 2)
+        # All processes of a job have the same command line: one of them says what is wrong with it.
+        return _fail(_usage(error), 2) if processes.speaks() else 2
+    except circle.errors.ToldElsewhereError:
+        return 1
     except circle.errors.CircleError as error:
         return _fail(str(error), 1)
     except KeyboardInterrupt:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import read_runs
 from circle.cli import command_line, console
-from circle.cli.bench_runs import STOPPED, RivalFlags, base_model, numbers, run_job, summaries
+from circle.cli.bench_runs import STOPPED, RivalFlags, base_model, bench_team, follow_job, numbers, run_job, summaries
 from circle.cli.flags import ModelFlags, given
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
@@ -49,6 +51,7 @@ def run(
     time_limit: float | None = None,
     budget: float | None = None,
     images_per_class: int | None = None,
+    timeout_seconds: float = 1800.0,
     settings: ModelFlags | None = None,
     rival: RivalFlags = None,  # pyright: ignore
 ) -> int:
@@ -88,6 +91,8 @@ def run(
         Seconds of learning that the rivals' epochs are fitted to, by timing their steps beforehand.
     images_per_class
         Learn from the first so many training images of each class only; the test images stay.
+    timeout_seconds
+        How long the processes of torchrun, which share CIRCLE's work, wait for each other before they give up.
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
@@ -104,24 +109,38 @@ def run(
         rival=given(rival),
         budget=budget,
     )
-    images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
-    if images_per_class is not None:
-        images = images.balanced_part(images_per_class)
-    stream = runner.Stream.of(images, class_order_seed)
-    store = None if no_cache else FeatureStore(cache or cache_folder() / "features")
 
     def new_classifier(seed: int) -> CircleClassifier:
         return base_model(flags, dataset).set_params(seed=seed)
 
-    for job in campaign.jobs(request, images, output, new_classifier):
-        finished, stopped = run_job(
-            *(job, stream, store, err), confusion=confusion, tensorboard=tensorboard, time_limit=time_limit
-        )
-        for line in summaries(finished):
-            out.print(line, soft_wrap=True)
-        if stopped:
-            out.print(STOPPED)
-            return 130
+    def prepared() -> tuple[runner.Stream, FeatureStore | None, Iterator[campaign.Job]]:
+        images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
+        if images_per_class is not None:
+            images = images.balanced_part(images_per_class)
+        store = None if no_cache else FeatureStore(cache or cache_folder() / "features")
+        jobs = campaign.jobs(request, images, output, new_classifier)
+        first = next(jobs)  # what is wrong with the request is said here
+        return runner.Stream.of(images, class_order_seed), store, chain([first], jobs)
+
+    with bench_team(methods, timeout_seconds) as team:
+        stream, store, jobs = prepared() if team is None else team.together(prepared)
+        for job in jobs:
+            if team is not None and not team.first:
+                if follow_job(job, stream, store, team):
+                    return 130
+                continue
+            finished, stopped = run_job(
+                *(job, stream, store, err),
+                confusion=confusion,
+                tensorboard=tensorboard,
+                time_limit=time_limit,
+                team=team,
+            )
+            for line in summaries(finished):
+                out.print(line, soft_wrap=True)
+            if stopped:
+                out.print(STOPPED)
+                return 130
     return 0
 
 

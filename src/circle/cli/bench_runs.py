@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from circle import processes
 from circle.benchmark import campaign, runner, watch
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.method import Step, Steps
+from circle.benchmark.method import Method, Step, Steps
 from circle.benchmark.results import Row, Run
 from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
@@ -22,6 +26,10 @@ from circle.learner import CircleClassifier
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset
 from circle.registry import list_methods
+
+if TYPE_CHECKING:
+    from circle.benchmark.joint_method import JointCircle
+    from circle.distributed import Team
 
 RivalFlags = Annotated[
     part_flags("method", list_methods(), named=False) | None,
@@ -54,10 +62,12 @@ def stage_bars(err: Console) -> Progress:
     )
 
 
-def _tell_needs(job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console) -> None:
+def _tell_needs(
+    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console, processes: int
+) -> None:
     """Say what a run will take, before it takes it; refuse what does not fit."""
     if job.classifier is not None:
-        needed = campaign.estimate(job.classifier, stream, store)
+        needed = campaign.estimate(job.classifier, stream, store, processes)
     else:
         needed = campaign.rival_estimate(job, campaign.image_shape(stream.dataset))
     if needed is None:
@@ -80,27 +90,32 @@ def run_job(
     confusion: bool = False,
     tensorboard: Path | None = None,
     time_limit: float | None = None,
+    team: Team | None = None,
 ) -> tuple[Run, bool]:
-    """One run, and whether the user stopped it."""
+    """One run, and whether the user stopped it; of a team, for the first process, while the others ``follow_job``."""
     done = runner.finished_run(job.plan, stream, job.folder)
+    if team is not None:
+        team.broadcast({"run": done is None})
     if done is not None:
         return done, False
     log = None if tensorboard is None else TensorBoardLog(tensorboard / job.folder.parent.name / job.folder.name)
     bars = stage_bars(err)
     with bars:
         whole = bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
-        _tell_needs(job, stream, store, err)
-        method = job.build()
+
+        def built() -> Method:
+            _tell_needs(job, stream, store, err, 1 if team is None else team.size)
+            return job.build() if team is None else joint_method(job, stream, team)
+
+        method = built() if team is None else team.together(built)
         if store is not None:
             extraction = bars.add_task("features", total=1, note="")
-            campaign.cache_features(
-                method,
-                stream,
-                store,
-                lambda what, done, total: bars.update(
-                    extraction, description=f"features of {what} images", completed=done, total=total
-                ),
-            )
+
+            def on_images(what: str, done: int, total: int) -> None:
+                bars.update(extraction, description=f"features of {what} images", completed=done, total=total)
+
+            cache = partial(campaign.cache_features, method, stream, store, on_images)
+            cache() if team is None else team.together(cache)
             bars.remove_task(extraction)
 
         spoken = [time.monotonic()]
@@ -132,7 +147,7 @@ def run_job(
         )
         try:
             # Only here: before the first task an interruption may end the program at once, nothing is lost by it.
-            with console.stop_requests() as stop:
+            with console.stop_requests() as stop, _leading(method, team, stop):
                 finished = runner.run_stream(
                     job.plan,
                     stream,
@@ -140,13 +155,58 @@ def run_job(
                     job.folder,
                     progress=progress,
                     confusion=confusion,
-                    should_stop=lambda: bool(stop),
+                    should_stop=lambda: bool(stop) or (team is not None and team.stopping),
                     time_limit=time_limit,
                 )
-            return finished, bool(stop)
+            return finished, bool(stop) or (team is not None and team.stopping)
         finally:
             if log is not None:
                 log.close()
+
+
+@contextmanager
+def bench_team(methods: Sequence[str], timeout_seconds: float) -> Iterator[Team | None]:
+    """The processes that torchrun started, or None where this is the only one."""
+    if processes.count() == 1:
+        yield None
+        return
+    from circle.distributed import joined_team
+
+    with joined_team("cpu", timeout_seconds) as team:
+        rivals = [name for name in methods if name != campaign.CIRCLE]
+        if rivals:
+            error = f"method {rivals[0]!r}: several processes run {campaign.CIRCLE} alone; start it without torchrun"
+            team.check([error] * team.size)
+        yield team
+
+
+def joint_method(job: campaign.Job, stream: runner.Stream, team: Team) -> JointCircle:
+    """CIRCLE as all processes of a team run it."""
+    from circle.benchmark.joint_method import JointCircle
+
+    assert job.classifier is not None
+    return JointCircle(job.classifier.prepare(stream.dataset.image), team, stream.dataset)
+
+
+@contextmanager
+def _leading(method: Method, team: Team | None, stop: list[int]) -> Iterator[None]:
+    """Let the other processes of a team go when the run is over."""
+    if team is not None:
+        team.stop = stop
+    yield
+    if team is not None:
+        cast("JointCircle", method).end(stopped=bool(stop) or team.stopping)
+
+
+def follow_job(job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, team: Team) -> bool:
+    """Any but the first process's part in :func:`run_job`, without a word; whether the user stopped it."""
+    if not team.broadcast(None)["run"]:
+        return False
+    method = team.together(lambda: joint_method(job, stream, team))
+    if store is not None:
+        team.together(lambda: campaign.cache_features(method, stream, store, lambda what, done, total: None))
+    with console.stop_requests() as team.stop:
+        return method.follow()
 
 
 def summaries(run: Run) -> list[str]:

@@ -24,6 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from circle import processes
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
 
@@ -58,7 +59,7 @@ def progress(console: Console) -> Progress:
         RateColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not (console.is_terminal and sys.stderr.isatty()),
+        disable=not (console.is_terminal and sys.stderr.isatty() and processes.speaks()),
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.console import Console
 
-from circle import checkpoint
+from circle import checkpoint, processes
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.learner import CircleClassifier
@@ -24,11 +27,14 @@ def learn(
     strict: Annotated[bool, Parameter(negative=())] = False,
     checkpoint_seconds: float = 30.0,
     device: str = "cpu",
+    shard: Literal["data", "groups"] = "data",
+    timeout_seconds: float = 1800.0,
 ) -> int:
     """Learn labelled images; creates the model or continues it.
 
     Images of any size and kind become the model's size and channels. Ctrl-C keeps all that was learned; running
-    the same command again goes on where it stopped, and learns no image twice.
+    the same command again goes on where it stopped, and learns no image twice. Started by torchrun, all processes
+    learn one model.
 
     Parameters
     ----------
@@ -42,36 +48,64 @@ def learn(
         The model is written at most this often while it learns, and at the end.
     device
         Where PyTorch computes: cpu, cuda, ...
+    shard
+        What each process of torchrun takes: a share of the images, or all images for a share of the groups.
+    timeout_seconds
+        How long the processes of torchrun wait for each other before they give up.
     """
     settings = settings or ModelFlags()
     out, err = console.output(), console.messages()
-    source = open_source(data)
-    with checkpoint.exclusive(model):
-        if model.exists():
-            classifier = CircleClassifier.load(model, device=device)
-            classifier._require_learning()
-            settings.check_against(classifier, model)
-        else:
-            classifier = settings.new_model().set_params(device=device)
-        with console.stop_requests() as stop, console.progress(err) as bar:
-            task = bar.add_task("learning", total=len(source))
+    if processes.count() > 1:
+        from circle.distributed import joined_team
+        from circle.joint_shares import ModelChoice
+        from circle.joint_teaching import learn_together
 
-            def report(lesson: Lesson) -> None:
-                bar.update(task, completed=lesson.looked_at)
-
-            lesson = teach(
-                model,
-                source,
-                classifier,
+        choice = ModelChoice(settings.new_model, lambda found: settings.check_against(found, model))
+        with _watched(err) as (stop, report), joined_team(device, timeout_seconds, stop) as team:
+            lesson, classifier = learn_together(
+                *(team, model, data, choice),
+                shard=shard,
                 strict=strict,
                 checkpoint_seconds=checkpoint_seconds,
-                should_stop=lambda: bool(stop),
                 report=report,
             )
-            report(lesson)
-    console.skipped(lesson.unreadable, err)
-    out.print(_summary(lesson, classifier, model), soft_wrap=True)
+    else:
+        source = open_source(data)
+        with checkpoint.exclusive(model):
+            classifier = _opened(model, settings, device)
+            with _watched(err) as (stop, report):
+                lesson = teach(
+                    model,
+                    source,
+                    classifier,
+                    strict=strict,
+                    checkpoint_seconds=checkpoint_seconds,
+                    should_stop=lambda: bool(stop),
+                    report=report,
+                )
+                report(lesson)
+    if processes.speaks():
+        console.skipped(lesson.unreadable, err)
+        out.print(_summary(lesson, classifier, model), soft_wrap=True)
     return 130 if lesson.stopped else 0
+
+
+@contextmanager
+def _watched(err: Console) -> Iterator[tuple[list[int], Callable[[Lesson], None]]]:
+    """Requests to stop, and a bar to report to."""
+    with console.stop_requests() as stop, console.progress(err) as bar:
+        task = bar.add_task("learning", total=None)
+        yield stop, lambda lesson: bar.update(task, completed=lesson.looked_at, total=lesson.total)
+
+
+def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
+    """The model that is there, or a new one."""
+    if not path.exists():
+        return settings.new_model().set_params(device=device)
+    classifier = CircleClassifier.load(path, device=device)
+    classifier._require_learning()
+    settings.check_against(classifier, path)
+    return classifier
 
 
 def _summary(lesson: Lesson, classifier: CircleClassifier, model: Path) -> str:

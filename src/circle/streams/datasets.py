@@ -104,6 +104,13 @@ class Selection(ImageSet):
         return digest(self._images.fingerprint.encode(), self._positions.tobytes(), self.labels.tobytes())
 
 
+def shares(images: ImageSet, count: int) -> list[ImageSet]:
+    """The set cut into ``count`` sets: image i is in that of number i mod ``count``, at position i // ``count``."""
+    if count == 1:
+        return [images]
+    return [Selection(images, np.arange(number, len(images), count)) for number in range(count)]
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set: images to learn from and images to be tested on, of the same classes.

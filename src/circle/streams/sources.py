@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +27,7 @@ import numpy as np
 from circle.errors import CircleError, UnreadableImageError
 from circle.streams import archives, folders
 from circle.streams.arrays import LabelledArrays, open_arrays
+from circle.streams.datasets import digest
 from circle.streams.decode import ImageConfig, read_pixels, to_pixels
 from circle.streams.guard import printable, read_bytes, reason
 
@@ -83,8 +86,19 @@ class Source(abc.ABC):
     def __len__(self) -> int:
         return sum(self.counts.values())
 
+    def __iter__(self) -> Iterator[Sample]:
+        return self.share(0, 1)
+
     @abc.abstractmethod
-    def __iter__(self) -> Iterator[Sample]: ...
+    def share(self, number: int, count: int) -> Iterator[Sample]:
+        """The samples number, number + count, number + 2 count, ...: one of ``count`` shares that make up the whole."""
+
+    @abc.abstractmethod
+    def listing(self) -> str:
+        """A digest of names, labels and shapes in their order, so that two readers know that they see the same source.
+
+        Nothing of the images themselves is read for it.
+        """
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.path}: {len(self)} samples of {len(self.counts)} classes>"
@@ -97,10 +111,14 @@ class FileSource(Source):
         self._entries = folders.assign_labels(_CONTAINERS[kind].list_images(path), path)
         super().__init__(path, kind, dict(Counter(label for label, _ in self._entries)))
 
-    def __iter__(self) -> Iterator[Sample]:
-        contents = _CONTAINERS[self.kind].read_images(self.path, (name for _, name in self._entries))
-        for (label, name), content in zip(self._entries, contents, strict=True):
+    def share(self, number: int, count: int) -> Iterator[Sample]:
+        entries = self._entries[number::count]
+        contents = _CONTAINERS[self.kind].read_images(self.path, (name for _, name in entries))
+        for (label, name), content in zip(entries, contents, strict=True):
             yield Sample(str(self.path / name), label, content)
+
+    def listing(self) -> str:
+        return digest(*(os.fsencode(part) for entry in self._entries for part in entry))
 
 
 class ArraySource(Source):
@@ -111,9 +129,14 @@ class ArraySource(Source):
         numbers = np.bincount(self._arrays.codes).tolist()
         super().__init__(path, "npz", dict(zip(self._arrays.labels, numbers, strict=True)))
 
-    def __iter__(self) -> Iterator[Sample]:
-        for index, row in enumerate(self._arrays.rows()):
+    def share(self, number: int, count: int) -> Iterator[Sample]:
+        for index, row in islice(enumerate(self._arrays.rows()), number, None, count):
             yield Sample(f"{self.path}[{index}]", self._arrays.labels[self._arrays.codes[index]], row)
+
+    def listing(self) -> str:
+        arrays = self._arrays
+        kind = repr((arrays.shape, arrays.dtype.str, arrays.labels)).encode()
+        return digest(kind, arrays.codes.astype(np.int64).tobytes())
 
 
 def open_source(path: str | Path) -> Source:
