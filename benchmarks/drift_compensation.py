@@ -39,9 +39,15 @@ def config_of(name: str, initial: int, epochs: int, width: int, *, compensated: 
     config = entry("method", name).config()
     wishes = {"network": "resnet18", "width": width, "max_pool": True, "batch_size": 32, "balanced_epochs": 5}
     wishes |= {"initial_epochs": initial, "epochs": epochs, "learning_rate_step": max(1, epochs // 2)}
-    wishes |= {"initial_milestones": (initial // 2,), "milestones": (epochs // 2,), "feature_size": 32}
+    wishes |= {
+        "initial_milestones": (initial // 2,),
+        "milestones": (epochs // 2,),
+        "feature_size": 32,
+        "pulled_images": 32,
+    }
     if name == "adagauss":
-        wishes["draws"] = 1000
+        # Its term against collapse wants more images in a batch than values in a feature vector.
+        wishes |= {"batch_size": 128, "draws": 1000}
     if not compensated:
         wishes |= OFF[name]
     return config.replace(**{key: value for key, value in wishes.items() if key in config.field_names()})
