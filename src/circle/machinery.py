@@ -48,6 +48,7 @@ class Machinery(BaseEstimator):
     _prediction_only = False
     _stored_classes: Sequence[Hashable] = ()
     _stored_samples = 0
+    _journal_mark: dict[str, Any] | None = None  # which lessons of a server's journal are in here: circle.serve
 
     @property
     def ledger_(self) -> Ledger:

@@ -48,6 +48,8 @@ def save_model(model: CircleClassifier, path: Path, *, for_prediction: bool) -> 
             header["scores"] = scores.kind
             tensors |= {f"group{index}.{name}": values for name, values in scores.tensors().items()}
     else:
+        if model._journal_mark is not None:
+            header["journal"] = model._journal_mark
         header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
         tensors["counts"] = model.statistics_[0].counts
         for index, statistics in enumerate(model.statistics_):
@@ -86,6 +88,7 @@ def load_model(kind: type[Classifier], path: Path, device: str) -> Classifier:
             _restore_heads(model, tensors, header, classes)
         else:
             _restore_statistics(model, tensors, header, classes)
+            model._journal_mark = header.get("journal")
     except KeyError as error:
         raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
     return model
