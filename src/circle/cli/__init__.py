@@ -29,6 +29,7 @@ for name, text in {
     "forget": "Let a class leave a model.",
     "pack": "Write the small model that only predicts.",
     "merge": "Add up what several models have learned.",
+    "serve": "Teach and ask a model in the browser; also a JSON API.",
     "advise": "Say how to divide a budget of members into groups.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",
 }.items():

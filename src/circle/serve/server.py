@@ -1,0 +1,102 @@
+"""From a model file to a listening server: lock, socket, uvicorn."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from circle import checkpoint
+from circle.errors import CircleError
+from circle.learner import CircleClassifier
+from circle.serve.gate import Gate, is_loopback
+from circle.serve.limits import Limits
+from circle.serve.service import Service
+
+TOKEN = 16  # characters at least
+
+
+def import_uvicorn() -> Any:
+    """Uvicorn, which with Starlette is an extra."""
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError as error:
+        raise CircleError("serving needs Starlette and uvicorn: pip install 'circle-cil[serve]'") from error
+    return uvicorn
+
+
+def check_address(host: str, token: str | None) -> None:
+    """Refuse to be reached by others without a token."""
+    if not is_loopback(host) and not token:
+        raise CircleError(
+            f"--host {host}: others could teach and read the model; expected a token of at least {TOKEN} characters "
+            "in the environment variable CIRCLE_TOKEN"
+        )
+    if token and (len(token) < TOKEN or not (token.isascii() and token.isprintable()) or " " in token):
+        raise CircleError(f"CIRCLE_TOKEN: expected at least {TOKEN} printable characters without blanks")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, or one line that says why not."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(found[0], socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(found[4])
+            listener.listen(128)
+        except OSError:
+            listener.close()
+            raise
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CircleError(f"{host}:{port}: cannot be listened on ({reason}); expected a free address") from error
+    return listener
+
+
+def serve(
+    path: Path,
+    new_model: Callable[[], CircleClassifier],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    names: Sequence[str] = (),
+    limits: Limits | None = None,
+    ready: Callable[[str, Service], None] = lambda address, service: None,
+) -> None:
+    """Serve a model file until a signal ends it; everything learned is in the file then."""
+    uvicorn = import_uvicorn()
+    from circle.serve.app import create_app
+
+    limits = limits or Limits()
+    check_address(host, token)
+    with checkpoint.exclusive(path), listen(host, port) as listener:
+        service = Service(path, new_model, limits)
+        try:
+            application = Gate(
+                create_app(service), loopback=is_loopback(host), token=token, names=names, rate=limits.rate
+            )
+            config = uvicorn.Config(
+                application,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=limits.connections,
+                timeout_keep_alive=5,
+                timeout_graceful_shutdown=5,
+                h11_max_incomplete_event_size=32 * 1024,
+            )
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            shown = f"[{host}]" if ":" in host else host
+            ready(f"http://{shown}:{listener.getsockname()[1]}/", service)
+            uvicorn.Server(config).run(sockets=[listener])
+        finally:
+            service.close()
