@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -22,8 +19,7 @@ from rich.progress import (
 from rich.text import Text
 
 from circle.errors import CircleError
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+from circle.stopping import stop_requests as stop_requests
 
 
 def output() -> Console:
@@ -92,15 +88,3 @@ def check_output(path: Path, *, force: bool) -> None:
     """Refuse to replace a file unless asked to."""
     if path.exists() and not force:
         raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
-
-
-@contextmanager
-def stop_requests() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM instead of dying of them, so that the work under way is finished first."""
-    stop: list[int] = []
-    handlers = {each: signal.signal(each, lambda number, _: stop.append(number)) for each in STOPPING}
-    try:
-        yield stop
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from circle.learner import CircleClassifier
 from circle.serve.gate import Gate, is_loopback
 from circle.serve.limits import Limits
 from circle.serve.service import Service
+from circle.stopping import stop_requests
 
 TOKEN = 16  # characters at least
 
@@ -43,7 +43,8 @@ def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, or one line that says why not."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(found[0], socket.SOCK_STREAM)
+        # With the protocol said, asyncio sends small answers at once instead of 40 ms later (Nagle's algorithm).
+        listener = socket.socket(found[0], socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(found[4])
@@ -55,6 +56,30 @@ def listen(host: str, port: int) -> socket.socket:
         reason = getattr(error, "strerror", None) or error
         raise CircleError(f"{host}:{port}: cannot be listened on ({reason}); expected a free address") from error
     return listener
+
+
+def make_server(service: Service, host: str, token: str | None = None, names: Sequence[str] = ()) -> Any:
+    """A uvicorn server around a service, behind its gate; ``run(sockets=[...])`` starts it."""
+    uvicorn = import_uvicorn()
+    from circle.serve.app import create_app
+
+    limits = service.limits
+    application = Gate(create_app(service), loopback=is_loopback(host), token=token, names=names, rate=limits.rate)
+    config = uvicorn.Config(
+        application,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=32 * 1024,
+    )
+    return uvicorn.Server(config)
 
 
 def serve(
@@ -69,34 +94,15 @@ def serve(
     ready: Callable[[str, Service], None] = lambda address, service: None,
 ) -> None:
     """Serve a model file until a signal ends it; everything learned is in the file then."""
-    uvicorn = import_uvicorn()
-    from circle.serve.app import create_app
-
-    limits = limits or Limits()
+    import_uvicorn()
     check_address(host, token)
-    with checkpoint.exclusive(path), listen(host, port) as listener:
-        service = Service(path, new_model, limits)
+    # Uvicorn stops at a signal, and then raises it once more: by then it must not end the process any more.
+    with checkpoint.exclusive(path), listen(host, port) as listener, stop_requests():
+        service = Service(path, new_model, limits or Limits())
         try:
-            application = Gate(
-                create_app(service), loopback=is_loopback(host), token=token, names=names, rate=limits.rate
-            )
-            config = uvicorn.Config(
-                application,
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                limit_concurrency=limits.connections,
-                timeout_keep_alive=5,
-                timeout_graceful_shutdown=5,
-                h11_max_incomplete_event_size=32 * 1024,
-            )
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+            server = make_server(service, host, token, names)
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{listener.getsockname()[1]}/", service)
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
             service.close()

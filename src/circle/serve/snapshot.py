@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,7 @@ class Refresher:
         self._room = room
         self._condition = threading.Condition()
         self._ended = False
+        self._wanted = -1  # the version that somebody waits for
         self.snapshot = Snapshot()
         self.curve: list[tuple[int, float]] = []  # samples learned, accuracy
         self.failure = ""
@@ -76,6 +78,8 @@ class Refresher:
     def wait(self, version: int, seconds: float) -> bool:
         """Wait until the snapshot holds at least this version."""
         with self._condition:
+            self._wanted = max(self._wanted, version)
+            self._condition.notify_all()
             return self._condition.wait_for(lambda: self._ended or self.snapshot.version >= version, seconds)
 
     def close(self) -> None:
@@ -90,7 +94,10 @@ class Refresher:
                 self._condition.wait_for(lambda: self._ended or self.snapshot.version < self._room.version)
                 if self._ended:
                     return
+            started = time.monotonic()
             self._refresh()
+            with self._condition:  # half of the time at most, so that those who learn and ask get the rest
+                self._condition.wait_for(lambda: self._ended or self._wanted > self.snapshot.version, _pause(started))
 
     def _refresh(self) -> None:
         room = self._room
@@ -123,6 +130,11 @@ class Refresher:
             self.curve = []
         if made.accuracy is not None:
             self.curve = [*self.curve, (made.samples, made.accuracy)][-CURVE:]
+
+
+def _pause(started: float) -> float:
+    """Seconds to rest after work that began then."""
+    return min(1.0, time.monotonic() - started)
 
 
 def _materialised(model: CircleClassifier, held: Sequence[Picture]) -> Snapshot:
