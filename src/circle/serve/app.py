@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from circle.errors import CircleError, NotLearnedError, UnreadableImageError
+from circle.serve.bodies import body_size, json_fields, read_body, whole_number
 from circle.serve.errors import RequestError, StorageError
 from circle.serve.labels import clean_name
-from circle.serve.limits import JSON_BYTES
 from circle.serve.service import Service, ranked
 
 STATIC = Path(__file__).with_name("static")
@@ -93,14 +92,14 @@ class _Api:
         return JSONResponse(self._service.state())
 
     async def predict(self, request: Request) -> Response:
-        top = _whole(request.query_params.get("top", "10"), 1, self._service.limits.classes, "top")
+        top = whole_number(request.query_params.get("top", "10"), 1, self._service.limits.classes, "top")
         async with self._image(request) as content:
             prediction = await self._service.predict(content)
         return JSONResponse({"predictions": ranked(prediction, top), "version": prediction.snapshot.version})
 
     async def learn(self, request: Request) -> Response:
         name = clean_name(request.query_params.get("label"))
-        hold = _whole(request.query_params.get("hold", "0"), 0, 1, "hold")
+        hold = whole_number(request.query_params.get("hold", "0"), 0, 1, "hold")
         group = request.query_params.get("group", "")
         if group and not (len(group) <= 32 and group.isascii() and group.isalnum()):
             raise RequestError("group: expected at most 32 letters and digits")
@@ -112,23 +111,23 @@ class _Api:
         return JSONResponse({**answer, "samples": published.samples, "version": published.version})
 
     async def make_class(self, request: Request) -> Response:
-        name = clean_name((await _fields(request, "label"))["label"])
+        name = clean_name((await json_fields(request, "label"))["label"])
         label = await asyncio.wrap_future(self._service.writer.submit(lambda room: room.make_class(name)))
         return JSONResponse({"label": str(label)}, 201)
 
     async def rename(self, request: Request) -> Response:
-        fields = await _fields(request, "label", "to")
+        fields = await json_fields(request, "label", "to")
         name, to = clean_name(fields["label"]), clean_name(fields["to"])
         label = await asyncio.wrap_future(self._service.writer.submit(lambda room: room.rename(name, to)))
         return JSONResponse({"label": str(label)})
 
     async def forget(self, request: Request) -> Response:
-        name = clean_name((await _fields(request, "label"))["label"])
+        name = clean_name((await json_fields(request, "label"))["label"])
         exact = await self._service.change(lambda room: room.forget(name))
         return JSONResponse({"label": name, "exact": exact})
 
     async def undo(self, request: Request) -> Response:
-        await _fields(request)
+        await json_fields(request)
         lesson = await self._service.change(lambda room: room.undo())
         labels = dict.fromkeys(str(picture.label) for picture in lesson)
         return JSONResponse({"images": len(lesson), "labels": list(labels)})
@@ -156,23 +155,23 @@ class _Api:
 
     async def _take_model(self, request: Request, *, merge: bool) -> Response:
         service = self._service
-        size = _body_size(request, "application/octet-stream", service.limits.model_bytes)
+        size = body_size(request, "application/octet-stream", service.limits.model_bytes)
         async with service.heavy() as folder:
             file = folder / "model.circle"
             # The server's own folder and name, whatever the request says; written while it arrives.
             with file.open("wb") as target:
-                async for part in _body(request, size, 10 * service.limits.body_seconds):
+                async for part in read_body(request, size, 10 * service.limits.body_seconds):
                     await asyncio.to_thread(target.write, part)
             twice = await service.take_model(file, merge=merge)
         return JSONResponse({"twice": twice} if merge else {})
 
     @asynccontextmanager
-    async def _image(self, request: Request) -> Any:
+    async def _image(self, request: Request) -> AsyncIterator[bytes]:
         """The bytes of an image in a request's body; they count in the budget until the answer is made."""
         limits = self._service.limits
-        size = _body_size(request, "image/", limits.image_bytes)
+        size = body_size(request, "image/", limits.image_bytes)
         with self._service.budget.taken(size):
-            yield b"".join([part async for part in _body(request, size, limits.body_seconds)])
+            yield b"".join([part async for part in read_body(request, size, limits.body_seconds)])
 
 
 class _Transfer(FileResponse):
@@ -187,51 +186,3 @@ class _Transfer(FileResponse):
             await super().__call__(*arguments)
         finally:
             await self._transfer.__aexit__(None, None, None)
-
-
-def _body_size(request: Request, kind: str, limit: int) -> int:
-    """What a request says of its body, before any of it is read."""
-    found = request.headers.get("content-type", "").lower()
-    if not found.startswith(kind):
-        raise HTTPException(415, f"content-type {found[:60]!r}: expected {kind}{'*' if kind.endswith('/') else ''}")
-    length = request.headers.get("content-length", "")
-    if not (length.isascii() and length.isdigit()):
-        raise HTTPException(411, "expected a content-length")
-    if len(length) > 15 or int(length) > limit:
-        raise HTTPException(413, f"{length[:15]} bytes: expected at most {limit}")
-    return int(length)
-
-
-async def _body(request: Request, size: int, seconds: float) -> Any:
-    """The parts of a body, all of which arrive in time."""
-    received = 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                received += len(part)
-                if received > size:
-                    raise HTTPException(400, "a longer body than was announced")
-                yield part
-    except TimeoutError as error:
-        raise HTTPException(408, f"the body took longer than {seconds:g} s") from error
-    if received != size:
-        raise HTTPException(400, "a shorter body than was announced")
-
-
-async def _fields(request: Request, *names: str) -> dict[str, Any]:
-    """The JSON object in a body, which must have just these fields."""
-    size = _body_size(request, "application/json", JSON_BYTES)
-    content = b"".join([part async for part in _body(request, size, 10.0)])
-    try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestError("the body is not JSON") from error
-    if not isinstance(fields, dict) or set(fields) != set(names):
-        raise RequestError(f"expected a JSON object with {', '.join(names) or 'nothing in it'}")
-    return fields
-
-
-def _whole(text: str, low: int, high: int, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
-        raise RequestError(f"{name}: expected {low} to {high}")
-    return int(text)
