@@ -165,6 +165,7 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
         page.click("#merge")
     chooser.value.set_files(file)
     expect(page.locator("#samples")).to_have_text(str(2 * samples + 2))
+    expect(page.locator("#message")).to_contain_text("Merged")
     with page.expect_file_chooser() as chooser:
         page.click("#load")
     chooser.value.set_files(file)

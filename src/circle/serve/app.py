@@ -112,23 +112,25 @@ class _Api:
 
     async def make_class(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
-        label = await asyncio.wrap_future(self._service.writer.submit(lambda room: room.make_class(name)))
+        label = await self._service.change(lambda room: room.make_class(name))
         return JSONResponse({"label": str(label)}, 201)
 
     async def rename(self, request: Request) -> Response:
         fields = await json_fields(request, "label", "to")
         name, to = clean_name(fields["label"]), clean_name(fields["to"])
-        label = await asyncio.wrap_future(self._service.writer.submit(lambda room: room.rename(name, to)))
+        label = await self._service.change(lambda room: room.rename(name, to))
         return JSONResponse({"label": str(label)})
 
     async def forget(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
         exact = await self._service.change(lambda room: room.forget(name))
+        await self._service.caught_up()
         return JSONResponse({"label": name, "exact": exact})
 
     async def undo(self, request: Request) -> Response:
         await json_fields(request)
         lesson = await self._service.change(lambda room: room.undo())
+        await self._service.caught_up()
         labels = dict.fromkeys(str(picture.label) for picture in lesson)
         return JSONResponse({"images": len(lesson), "labels": list(labels)})
 
@@ -163,6 +165,7 @@ class _Api:
                 async for part in read_body(request, size, 10 * service.limits.body_seconds):
                     await asyncio.to_thread(target.write, part)
             twice = await service.take_model(file, merge=merge)
+        await service.caught_up()
         return JSONResponse({"twice": twice} if merge else {})
 
     @asynccontextmanager

@@ -62,15 +62,17 @@ def make_server(service: Service, host: str, token: str | None = None, names: Se
     """A uvicorn server around a service, behind its gate; ``run(sockets=[...])`` starts it."""
     uvicorn = import_uvicorn()
     from circle.serve.app import create_app
+    from circle.serve.protocol import PromptProtocol
 
     limits = service.limits
     application = Gate(create_app(service), loopback=is_loopback(host), token=token, names=names, rate=limits.rate)
     config = uvicorn.Config(
         application,
-        http="h11",
+        http=PromptProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
+        log_level="error",
         access_log=False,
         proxy_headers=False,
         server_header=False,

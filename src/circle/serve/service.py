@@ -63,11 +63,12 @@ class Service:
         return await asyncio.wrap_future(self.writer.submit(Lesson(name, pixels, content, hold, group)))
 
     async def change(self, change: Callable[[Classroom], Any]) -> Any:
-        """Make one change of the classroom, and wait until predictions know of it."""
-        result = await asyncio.wrap_future(self.writer.submit(change))
-        version = self.writer.published.version
-        await asyncio.to_thread(self.refresher.wait, version, SNAPSHOT_SECONDS)
-        return result
+        """Make one change of the classroom, when it is its turn."""
+        return await asyncio.wrap_future(self.writer.submit(change))
+
+    async def caught_up(self) -> None:
+        """Wait until predictions know of all changes made so far."""
+        await asyncio.to_thread(self.refresher.wait, self.writer.published.version, SNAPSHOT_SECONDS)
 
     @asynccontextmanager
     async def heavy(self) -> AsyncIterator[Path]:

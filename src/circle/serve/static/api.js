@@ -27,12 +27,14 @@ async function ask(path, options = {}, patience = 20) {
   }
 }
 
+const TRANSFER = 100; // attempts: there is one transfer of a model at a time
+
 const json = (path, value) =>
   ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) }).then((r) => r.json());
 const image = (path, blob, patience) =>
   ask(path, { method: "POST", headers: { "Content-Type": blob.type.startsWith("image/") ? blob.type : "image/x-unknown" }, body: blob }, patience).then((r) => r.json());
 const model = (path, file) =>
-  ask(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }).then((r) => r.json());
+  ask(path, { method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file }, TRANSFER).then((r) => r.json());
 
 export const api = {
   state: () => ask("/api/state").then((response) => response.json()),
@@ -43,7 +45,7 @@ export const api = {
   rename: (label, to) => json("/api/rename", { label, to }),
   forget: (label) => json("/api/forget", { label }),
   undo: () => json("/api/undo", {}),
-  download: () => ask("/api/model").then((response) => response.blob()),
+  download: () => ask("/api/model", {}, TRANSFER).then((response) => response.blob()),
   load: (file) => model("/api/load", file),
   merge: (file) => model("/api/merge", file),
 };
