@@ -41,6 +41,8 @@ def check_address(host: str, token: str | None) -> None:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens, or one line that says why not."""
+    if not 0 <= port <= 65535:  # some systems would take the remainder
+        raise CircleError(f"--port {port}: expected 0 to 65535")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         # With the protocol said, asyncio sends small answers at once instead of 40 ms later (Nagle's algorithm).
