@@ -158,7 +158,8 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     # The model leaves as a file, comes back as a second helping, and as itself.
     with page.expect_download() as download:
         page.click("#download")
-    file = tmp_path / download.value.suggested_filename
+    assert download.value.suggested_filename == path.name
+    file = tmp_path / "copy.circle"
     download.value.save_as(file)
     assert CircleClassifier.load(file).statistics_ == server.service.room.model.statistics_
     with page.expect_file_chooser() as chooser:

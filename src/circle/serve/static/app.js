@@ -117,8 +117,11 @@ function addCard(label) {
   });
   acceptDrops(card, (dropped) => teach(card, dropped));
   const record = card.querySelector(".record");
-  record.addEventListener("pointerdown", () => startRecording(card, record));
-  for (const end of ["pointerup", "pointerleave", "pointercancel"]) record.addEventListener(end, () => { recording = null; });
+  record.addEventListener("pointerdown", (event) => {
+    record.setPointerCapture(event.pointerId); // the card grows while it learns: the finger stays on the button
+    startRecording(card, record);
+  });
+  for (const end of ["pointerup", "pointercancel"]) record.addEventListener(end, () => { recording = null; });
   return card;
 }
 
