@@ -12,7 +12,9 @@ import pytest
 PROGRAMS = Path(__file__).parents[2] / "benchmarks"
 SOURCE = Path(__file__).parents[2] / "src"
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists() or not PROGRAMS.is_dir(), reason="needs Linux, and the programs in benchmarks/"
+)
 
 
 def run(name: str, *arguments: str) -> str:
