@@ -33,6 +33,7 @@ class Outcome:
     latencies: list[float] = field(default_factory=list)  # seconds of each prediction that was answered
     lesson_latencies: list[float] = field(default_factory=list)
     lessons: list[tuple[str, int]] = field(default_factory=list)  # acknowledged
+    processor_seconds: float = 0.0  # of the server while the clients were there
     busy: int = 0
     errors: list[str] = field(default_factory=list)
     equal: bool = False
@@ -106,7 +107,9 @@ def run(folder: Path, predicting: int, teaching: int, seconds: float, *, tiny: b
     new_model = tiny_model if tiny else fast_model
     outcome = Outcome()
     with running(folder / "load.circle", new_model=new_model) as server:
+        before = server.processor_seconds()
         asyncio.run(_clients(server.address, outcome, predicting, teaching, seconds))
+        outcome.processor_seconds = server.processor_seconds() - before
     offline, image = new_model(), new_model().input_config()
     pixels = np.stack([read_pixels(picture(label, number), image, "image") for label, number in outcome.lessons])
     offline.partial_fit(torch.from_numpy(pixels), [label for label, _ in outcome.lessons])
@@ -123,15 +126,18 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         outcome = run(Path(folder), arguments.predicting, arguments.teaching, arguments.seconds, tiny=arguments.tiny)
+    count = len(outcome.latencies)
+    answers = count + len(outcome.lessons)
     print(
-        f"{len(outcome.latencies):,} predictions ({len(outcome.latencies) / arguments.seconds:.0f}/s): median "
-        f"{1000 * outcome.percentile(50):.0f} ms, p95 {1000 * outcome.percentile(95):.0f} ms, p99 "
-        f"{1000 * outcome.percentile(99):.0f} ms; {len(outcome.lessons):,} lessons "
-        f"({len(outcome.lessons) / arguments.seconds:.0f}/s), p95 "
-        f"{1000 * float(np.percentile(outcome.lesson_latencies, 95)):.0f} ms; busy {outcome.busy:,}, other errors "
-        f"{len(outcome.errors)}{' ' + outcome.errors[0] if outcome.errors else ''}; statistics equal bit for bit: "
-        f"{outcome.equal}"
+        f"{count:,} predictions ({count / arguments.seconds:.0f}/s): median {1000 * outcome.percentile(50):.0f} ms, p95 "
+        f"{1000 * outcome.percentile(95):.0f} ms, p99 {1000 * outcome.percentile(99):.0f} ms; "
+        f"{len(outcome.lessons):,} lessons ({len(outcome.lessons) / arguments.seconds:.0f}/s), p95 "
+        f"{1000 * float(np.percentile(outcome.lesson_latencies, 95)):.0f} ms; "
+        f"{1000 * outcome.processor_seconds / answers:.0f} ms of processor time an answer; busy {outcome.busy:,}, other "
+        f"errors {len(outcome.errors)}; statistics equal bit for bit: {outcome.equal}"
     )
+    for line in outcome.errors[:5]:
+        print(line)
     raise SystemExit(0 if outcome.equal and not outcome.errors else 1)
 
 

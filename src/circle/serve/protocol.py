@@ -8,7 +8,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_SECONDS = 10.0
+HEAD_SECONDS = 30.0
 
 
 class PromptProtocol(H11Protocol):

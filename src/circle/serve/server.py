@@ -79,7 +79,7 @@ def make_server(service: Service, host: str, token: str | None = None, names: Se
         proxy_headers=False,
         server_header=False,
         limit_concurrency=limits.connections,
-        timeout_keep_alive=5,
+        timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=32 * 1024,
     )
