@@ -129,12 +129,12 @@ def main() -> None:
     count = len(outcome.latencies)
     answers = count + len(outcome.lessons)
     print(
-        f"{count:,} predictions ({count / arguments.seconds:.0f}/s): median {1000 * outcome.percentile(50):.0f} ms, p95 "
-        f"{1000 * outcome.percentile(95):.0f} ms, p99 {1000 * outcome.percentile(99):.0f} ms; "
+        f"{count:,} predictions ({count / arguments.seconds:.0f}/s): median {1000 * outcome.percentile(50):.0f} ms, "
+        f"p95 {1000 * outcome.percentile(95):.0f} ms, p99 {1000 * outcome.percentile(99):.0f} ms; "
         f"{len(outcome.lessons):,} lessons ({len(outcome.lessons) / arguments.seconds:.0f}/s), p95 "
         f"{1000 * float(np.percentile(outcome.lesson_latencies, 95)):.0f} ms; "
-        f"{1000 * outcome.processor_seconds / answers:.0f} ms of processor time an answer; busy {outcome.busy:,}, other "
-        f"errors {len(outcome.errors)}; statistics equal bit for bit: {outcome.equal}"
+        f"{1000 * outcome.processor_seconds / answers:.0f} ms of processor time an answer; busy {outcome.busy:,}, "
+        f"other errors {len(outcome.errors)}; statistics equal bit for bit: {outcome.equal}"
     )
     for line in outcome.errors[:5]:
         print(line)

@@ -82,6 +82,19 @@ def test_an_image_that_ends_or_holds_the_process_is_unreadable(decoder: ContentD
     assert decoder.decode(noise()).shape == (3, 12, 10)
 
 
+def test_processor_time_is_limited() -> None:
+    slow = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (4000, 4000), dtype=np.uint8)), "TIFF")
+    with ContentDecoder(CONFIG, pixels=100_000_000, seconds=1) as decoder:
+        decoder.decode(noise())
+        decoder._limits["seconds"] = -1  # a second that is over already
+        decoder.close()
+        with pytest.raises(UnreadableImageError, match="took longer than 1 s"):
+            for _ in range(200):
+                decoder.decode(slow)
+        decoder._limits["seconds"] = 5
+        assert decoder.decode(noise()).shape == (3, 12, 10)
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the limit of memory is Linux's")
 def test_memory_is_limited() -> None:
     with ContentDecoder(CONFIG, pixels=100_000_000, memory=300 * 2**20) as small:

@@ -31,7 +31,7 @@ class Limits:
     image_pixels
         Pixels of one image.
     image_seconds
-        Time that one image may take to decode.
+        Processor time that one image may take to decode.
     model_bytes
         Bytes of a model file that is loaded or merged.
     body_seconds

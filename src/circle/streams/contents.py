@@ -6,7 +6,9 @@ it does to a process that is ended and started again, and the answer is one line
 
 from __future__ import annotations
 
+import math
 import mmap
+import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +22,8 @@ from circle.streams.workers import end_processes, receive, send, shared_file, st
 
 MEMORY = 1536 * 2**20  # bytes of address space for one process
 PIXELS = 4096 * 4096
-SECONDS = 10.0
+SECONDS = 10.0  # of processor time
+PATIENCE = 6  # times that by the clock, for a machine may be busy
 LIFETIME = 5000  # images, after which a process is replaced, so that none can grow for ever
 
 
@@ -34,7 +37,7 @@ class ContentDecoder:
         self, config: ImageConfig, *, pixels: int = PIXELS, memory: int = MEMORY, seconds: float = SECONDS
     ) -> None:
         self.config = config
-        self._limits = {"pixels": pixels, "memory": memory}
+        self._limits = {"pixels": pixels, "memory": memory, "seconds": math.ceil(seconds)}
         self._seconds = seconds
         self._bytes = config.height * config.width * config.channels
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,7 +57,7 @@ class ContentDecoder:
             late.set()
             process.kill()
 
-        timer = threading.Timer(self._seconds, stop)
+        timer = threading.Timer(PATIENCE * self._seconds, stop)
         timer.daemon = True
         timer.start()
         try:
@@ -62,7 +65,8 @@ class ContentDecoder:
             answer = receive(process)
         except CircleError as error:
             self.close()
-            why = f"took longer than {self._seconds:g} s" if late.is_set() else "ended the decoder"
+            slow = late.is_set() or process.returncode == -signal.SIGXCPU
+            why = f"took longer than {self._seconds:g} s" if slow else "ended the decoder"
             raise UnreadableImageError(f"{name}: {why}; expected a whole image") from error
         except BaseException:
             self.close()

@@ -45,6 +45,13 @@ def _limit(limits: dict[str, int]) -> None:
     decode.MAXIMUM_PIXELS = guard.MAXIMUM_PIXELS = limits["pixels"]
 
 
+def _allow(seconds: int) -> None:
+    """Let the next image take so much processor time; one that takes more ends this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
 def _serve(setting: dict[str, Any], orders: IO[bytes], answers: TextIO) -> None:
     import numpy as np
 
@@ -66,6 +73,8 @@ def _serve(setting: dict[str, Any], orders: IO[bytes], answers: TextIO) -> None:
         answer = None
         try:
             if "content" in order:
+                if "limits" in setting:
+                    _allow(setting["limits"]["seconds"])
                 content = orders.read(order["content"])
                 target[0] = read_pixels(content, config, order["name"]).transpose(1, 2, 0)
             else:
