@@ -85,6 +85,46 @@ def test_unlearn_is_undo(tiny: Any, stream: Stream) -> None:
 # -- learning ------------------------------------------------------------------------------------------------
 
 
+def test_renaming_retrains_nothing(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    words = np.array(["ant", "bee", "cat", "dog"])[labels]
+    model = tiny().partial_fit(images, words)
+    model.ledger_.add("ant", b"x" * 16)
+    before = model.predict_proba(images[:5])
+    model.rename("ant", "wasp")
+    other = tiny().partial_fit(images, np.where(words == "ant", "wasp", words))
+    assert model.statistics_ == other.statistics_
+    assert model.classes_.tolist() == ["bee", "cat", "dog", "wasp"]
+    assert np.allclose(model.predict_proba(images[:5]), before[:, [1, 2, 3, 0]], rtol=1e-6), "in another order"
+    assert ("wasp", b"x" * 16) in model.ledger_
+    with pytest.raises(CircleError, match="'bee' is in the model already"):
+        model.rename("cat", "bee")
+    with pytest.raises(CircleError, match="only predicts"):
+        model.for_prediction().rename("cat", "lion")
+
+
+def test_features_are_what_learning_and_predicting_use(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model, other = tiny().partial_fit(images, labels), tiny().partial_fit(images[:1], labels[:1])
+    features = other.features(images[1:])
+    assert [len(values) for values in features] == [len(images) - 1] * 2
+    other.learn_features(features, labels[1:].tolist())
+    assert other.statistics_ == model.statistics_
+    assert np.array_equal(model.probabilities(features).numpy(), model.predict_proba(images[1:]))
+
+
+def test_a_snapshot_for_prediction_stays_as_it_was(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().partial_fit(images[:60], labels[:60])
+    snapshot, expected = model.for_prediction(), model.predict_proba(images)
+    model.partial_fit(images[60:], labels[60:])
+    assert np.array_equal(snapshot.predict_proba(images), expected)
+    assert not np.array_equal(model.predict_proba(images), expected)
+    assert snapshot.samples_ == 60
+    with pytest.raises(CircleError, match="only predicts"):
+        snapshot.partial_fit(images, labels)
+
+
 def test_learns(tiny: Any, stream: Stream) -> None:
     images, labels = stream
     model = tiny().fit(images[:80], labels[:80])
@@ -294,6 +334,19 @@ def test_a_predicting_model_is_small_and_says_the_same(tiny: Any, stream: Stream
             call()
     small.save(tmp_path / "again")
     assert CircleClassifier.load(tmp_path / "again").classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_the_mark_of_a_journal_travels_with_the_learning_model(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    images, labels = stream
+    model = tiny().partial_fit(images, labels)
+    model._journal_mark = {"identity": "abc", "sequence": 7}
+    model.save(tmp_path / "a.circle")
+    again = CircleClassifier.load(tmp_path / "a.circle").partial_fit(images, labels)
+    again.save(tmp_path / "b.circle")
+    assert CircleClassifier.load(tmp_path / "b.circle")._journal_mark == {"identity": "abc", "sequence": 7}
+    again.save(tmp_path / "c.circle", for_prediction=True)
+    assert CircleClassifier.load(tmp_path / "c.circle")._journal_mark is None
+    assert again.fit(images, labels)._journal_mark is None
 
 
 def test_saving_does_not_depend_on_history(tiny: Any, stream: Stream, tmp_path: Path) -> None:

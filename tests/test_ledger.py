@@ -41,3 +41,14 @@ def test_sets() -> None:
     assert (len(union), len(one)) == (5, 3)
     union.subtract(other)
     assert len(union) == 2
+
+
+def test_a_renamed_class_keeps_its_images() -> None:
+    seen = ledger(cat=[1, 2], dog=[3])
+    seen.rename("cat", "kitten")
+    seen.rename("cow", "calf")
+    assert ("kitten", (2).to_bytes(16, "big")) in seen
+    assert ("cat", (2).to_bytes(16, "big")) not in seen
+    seen.discard("kitten", (2).to_bytes(16, "big"))
+    seen.discard("nobody", (2).to_bytes(16, "big"))
+    assert len(seen) == 2

@@ -286,3 +286,30 @@ def test_classes_that_do_not_fit_are_refused_before_anything_changes(monkeypatch
     with pytest.raises(CircleError, match="needs .* are there"):
         before + others
     learned(features(6, 300), list("cdefgh"))  # a head without class moments has no such limit
+
+
+def test_a_renamed_class_keeps_every_number() -> None:
+    features = torch.randint(-127, 128, (12, 5), dtype=torch.int8)
+    labels = ["cat", "dog", "eel"] * 4
+    found, expected = (Statistics(5, class_moments=True, unit_sums=True) for _ in range(2))
+    found.update(features, labels)
+    found.rename("cat", "zebra")
+    expected.update(features, ["zebra" if label == "cat" else label for label in labels])
+    assert found.classes == ["dog", "eel", "zebra"]
+    assert found == expected
+    found.update(features[:1], ["zebra"])
+    expected.update(features[:1], ["zebra"])
+    assert found == expected, "and goes on learning"
+
+
+def test_impossible_renames_change_nothing() -> None:
+    statistics = Statistics(2)
+    statistics.update(torch.ones(2, 2, dtype=torch.int8), ["cat", "dog"])
+    for label, new, message in (
+        ("cow", "calf", "'cow' is not in the model"),
+        ("cat", "dog", "'dog' is in the model already"),
+        ("cat", 7, "mixed types"),
+    ):
+        with pytest.raises(CircleError, match=message):
+            statistics.rename(label, new)
+    assert statistics.classes == ["cat", "dog"]

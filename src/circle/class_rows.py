@@ -67,6 +67,10 @@ class ClassRows:
             self.moments[row] = self.moments[last]
             self.moments.pop()
 
+    def rename(self, label: Hashable, new: Hashable) -> None:
+        """Give a row another label; no number changes."""
+        self.index[new] = self.index.pop(label)
+
     def update(self, features: Tensor, rows: list[int]) -> None:
         """Add float32 or float64 features [B, D] of at most a tile, given the row of each."""
         present, position = torch.tensor(rows).unique(return_inverse=True)

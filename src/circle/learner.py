@@ -125,7 +125,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Start anew and learn these images."""
-        for fitted in ("groups_", "statistics_", "image_", "_ledger", "n_features_in_"):
+        for fitted in ("groups_", "statistics_", "image_", "_ledger", "_journal_mark", "n_features_in_"):
             self.__dict__.pop(fitted, None)
         return self.partial_fit(X, y)
 
@@ -180,6 +180,27 @@ class CircleClassifier(ClassifierMixin, Machinery):
             self._subtract(batch, labels)
         self.ledger_.discard_class(label)
         return self
+
+    def rename(self, label: Hashable, new: Hashable) -> Self:
+        """Give a class another label; nothing is learned anew, and every sum stays bit for bit as it is.
+
+        Digests of files that ``circle learn`` has taught cover the label, too: the same file under the new label
+        counts as another image.
+        """
+        self._require_learned()
+        self._require_learning()
+        label, new = plain_labels([label, new])
+        for statistics in self.statistics_:
+            statistics.rename(label, new)
+        self.ledger_.rename(label, new)
+        return self
+
+    def features(self, X: Any) -> list[Tensor]:
+        """Features of images, one tensor [N, size] per group: what ``learn_features`` and ``probabilities`` take."""
+        batch = self._batch(X)
+        batch.check()
+        tiles = [[group.features(images) for group in self.groups_] for _, images in self._tiles(batch)]
+        return [torch.cat(parts) for parts in zip(*tiles, strict=True)]
 
     def learn_features(self, features: Sequence[Tensor], labels: Sequence[Hashable]) -> None:
         """Learn samples whose features, one tensor [B, size] per group, were computed before by ``groups_``."""
@@ -262,6 +283,16 @@ class CircleClassifier(ClassifierMixin, Machinery):
             result._ledger = self.ledger_.copy()
             result.statistics_ = [statistics.copy() for statistics in self.statistics_]
         result._cache = dict(self._cache) if self._prediction_only else {}
+        return result
+
+    def for_prediction(self) -> Self:
+        """The model that predicts the same and no longer learns, as ``save(for_prediction=True)`` writes it."""
+        self._require_learned()
+        result = copy.copy(self)
+        result._stored_classes, result._stored_samples = self._classes(), self.samples_
+        result._cache = {None: self._materialised()}
+        result._prediction_only = True
+        result.statistics_ = []
         return result
 
     def with_head(self, head: str | Config) -> Self:

@@ -30,6 +30,15 @@ class Ledger:
     def discard_class(self, label: Hashable) -> None:
         self._seen.pop(label, None)
 
+    def rename(self, label: Hashable, new: Hashable) -> None:
+        """Let a class keep its digests under another name."""
+        if label in self._seen:
+            self._seen.setdefault(new, set()).update(self._seen.pop(label))
+
+    def discard(self, label: Hashable, digest: bytes) -> None:
+        """Forget one image; nothing happens if it is not there."""
+        self._seen.get(label, set()).discard(digest)
+
     def overlap(self, other: Ledger) -> int:
         """Number of images that both have learned."""
         return sum(len(digests & other._seen.get(label, set())) for label, digests in self._seen.items())

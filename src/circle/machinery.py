@@ -50,6 +50,7 @@ class Machinery(BaseEstimator):
     _stored_classes: Sequence[Hashable] = ()
     _stored_samples = 0
     _kept: Kept | None = None  # what a compressed model has left of its groups
+    _journal_mark: dict[str, Any] | None = None  # which lessons of a server's journal are in here: circle.serve
 
     @property
     def ledger_(self) -> Ledger:

@@ -62,6 +62,8 @@ def learning_contents(model: CircleClassifier) -> tuple[dict[str, Any], dict[str
     header, tensors = blueprint(model)
     classes = model._classes()
     header |= {"kind": "learning", "classes": encode_labels(classes), "samples": model.samples_}
+    if model._journal_mark is not None:
+        header["journal"] = model._journal_mark
     header["orphan_degrees"] = [statistics.orphan_degrees for statistics in model.statistics_]
     tensors["counts"] = model.statistics_[0].counts
     for index, statistics in enumerate(model.statistics_):
@@ -90,6 +92,7 @@ def restored(
             _restore_heads(model, tensors, header, classes, path)
         else:
             _restore_statistics(model, tensors, header, classes)
+            model._journal_mark = header.get("journal")
     except KeyError as error:
         raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
     return model

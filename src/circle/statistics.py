@@ -305,6 +305,16 @@ class Statistics:
         self.orphan_degrees += count - 1
         self._rows.drop(label)
 
+    def rename(self, label: Hashable, new: Hashable) -> None:
+        """Give a class another label; every count and sum stays as it is."""
+        if label not in self._rows.index:
+            raise CircleError(f"class {label!r} is not in the model")
+        if new in self._rows.index:
+            raise CircleError(f"class {new!r} is in the model already: expected a name that is free")
+        check_one_kind([label, new])
+        self.version += 1  # the order of the classes may be another
+        self._rows.rename(label, new)
+
     def copy(self) -> Statistics:
         self.flush()
         result = Statistics.__new__(Statistics)

@@ -32,6 +32,7 @@ for name, text in {
     "export": "Write a model as one ONNX file, checked in onnxruntime.",
     "compress": "Write a smaller, faster model that only predicts, with its loss measured.",
     "merge": "Add up what several models have learned.",
+    "serve": "Teach and ask a model in the browser; also a JSON API.",
     "advise": "Say how to divide a budget of members into groups.",
     "demo": "Class-incremental learning of handwritten digits, in under a minute.",
     "doctor": "Look at this machine: packages, memory, data sets, and whether it computes exactly.",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,8 +25,7 @@ from rich.text import Text
 from circle import processes
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
-
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+from circle.stopping import stop_requests as stop_requests
 
 
 def output() -> Console:
@@ -118,15 +115,3 @@ def write_json(path: Path, facts: Mapping[str, Any]) -> None:
     """Write plain data whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(facts, indent=2) + "\n")
-
-
-@contextmanager
-def stop_requests() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM instead of dying of them, so that the work under way is finished first."""
-    stop: list[int] = []
-    handlers = {each: signal.signal(each, lambda number, _: stop.append(number)) for each in STOPPING}
-    try:
-        yield stop
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -69,7 +69,7 @@ class Decoders:
         self._config = config
         self._count = workers
         self._image_bytes = config.height * config.width * config.channels
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._memory: mmap.mmap | None = None
         self._owner = os.getpid()
 
@@ -92,7 +92,7 @@ class Decoders:
             if not ended:  # an error, or nobody wants the rest: answers are still on their way, so start afresh
                 self.close()
 
-    def _shares(self, part: list[str]) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
+    def _shares(self, part: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], int, list[str]]]:
         """What each worker does of a batch: process, position of the first image, files."""
         bounds = [len(part) * worker // self._count for worker in range(self._count + 1)]
         for process, first, last in zip(self._processes, bounds, bounds[1:], strict=False):
@@ -101,11 +101,11 @@ class Decoders:
 
     def _order(self, place: int, part: list[str]) -> None:
         for process, first, files in self._shares(part):
-            self._send(process, {"start": place + first * self._image_bytes, "files": files})
+            send(process, {"start": place + first * self._image_bytes, "files": files})
 
     def _collect(self, place: int, part: list[str]) -> np.ndarray:
         for process, _, _ in self._shares(part):
-            answer = self._receive(process)
+            answer = receive(process)
             if answer is not None:
                 # An error of a later share is never looked at: the first in order counts, as without workers.
                 raise UnreadableImageError(answer["unreadable"])
@@ -119,7 +119,7 @@ class Decoders:
         if self._memory is not None and len(self._memory) >= size:
             return
         self.close()
-        with _shared_file(size) as file:
+        with shared_file(size) as file:
             self._memory = mmap.mmap(file.fileno(), size)
             setting = {
                 "path": sys.path,
@@ -129,54 +129,18 @@ class Decoders:
             }
             try:
                 for _ in range(self._count):
-                    process = subprocess.Popen(
-                        [sys.executable, "-P", str(_PROGRAM)],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.DEVNULL,  # what goes wrong is said in the answers
-                        pass_fds=[file.fileno()],
-                        text=True,
-                        encoding="utf-8",
-                    )
-                    self._processes.append(process)
-                    self._send(process, setting)
-            except OSError as error:
-                self.close()
-                raise CircleError(f"a decoding process cannot be started ({reason(error)})") from error
+                    self._processes.append(start_process(file))
+                    send(self._processes[-1], setting)
             except BaseException:
                 self.close()
                 raise
-
-    def _send(self, process: subprocess.Popen[str], message: dict[str, Any]) -> None:
-        assert process.stdin is not None
-        try:
-            process.stdin.write(json.dumps(message) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError as error:
-            raise _ended(process) from error
-
-    def _receive(self, process: subprocess.Popen[str]) -> dict[str, str] | None:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line.endswith("\n"):
-            raise _ended(process)
-        answer = json.loads(line)
-        if answer and "failed" in answer:
-            raise CircleError(f"a decoding process failed ({answer['failed']})")
-        return answer
 
     def close(self) -> None:
         """End the workers at once."""
         processes, self._processes, self._memory = self._processes, [], None
         if self._owner != os.getpid():
             return  # a forked copy of this object, which must leave the workers to the original
-        for process in processes:
-            process.kill()
-        for process in processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what could not be sent any more
-                    pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
+        end_processes(processes)
 
     def __enter__(self) -> Self:
         return self
@@ -188,13 +152,61 @@ class Decoders:
         self.close()
 
 
-def _ended(process: subprocess.Popen[str]) -> CircleError:
+def start_process(memory: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A process that runs the decoding program and may use this memory; its settings are still to be sent."""
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", str(_PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # what goes wrong is said in the answers
+            pass_fds=[memory.fileno()],
+        )
+    except OSError as error:
+        raise CircleError(f"a decoding process cannot be started ({reason(error)})") from error
+
+
+def send(process: subprocess.Popen[bytes], message: dict[str, Any], content: bytes = b"") -> None:
+    """Give a process one order, and the bytes that belong to it."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.write(content)
+        process.stdin.flush()
+    except BrokenPipeError as error:
+        raise _ended(process) from error
+
+
+def receive(process: subprocess.Popen[bytes]) -> dict[str, str] | None:
+    """The answer to an order: nothing, or which image is unreadable and why."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.endswith(b"\n"):
+        raise _ended(process)
+    answer = json.loads(line)
+    if answer and "failed" in answer:
+        raise CircleError(f"a decoding process failed ({answer['failed']})")
+    return answer
+
+
+def end_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End processes at once, whatever they are doing."""
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):  # what could not be sent any more
+                pipe.close()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _ended(process: subprocess.Popen[bytes]) -> CircleError:
     code = process.wait()
     how = f"killed by signal {-code}; was there enough memory?" if code < 0 else f"exit code {code}"
     return CircleError(f"a decoding process ended before its work was done ({how})")
 
 
-def _shared_file(size: int) -> IO[bytes]:
+def shared_file(size: int) -> IO[bytes]:
     """A file without a name, so that nothing is left of it whatever happens; all its space is there from now on.
 
     A file that merely grows as it is written to would end the process instead of raising an error once the

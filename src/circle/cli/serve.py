@@ -1,0 +1,61 @@
+"""circle serve"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from circle.cli import console
+from circle.cli.flags import ModelFlags
+from circle.learner import CircleClassifier
+from circle.serve.limits import Limits
+from circle.serve.server import serve as serve_model
+from circle.serve.service import Service
+
+_LIMITS = Group("Limits", sort_key=5)
+
+
+def serve(
+    model: Path,
+    /,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    name: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    limits: Annotated[Limits | None, Parameter(name="*", group=_LIMITS)] = None,
+    settings: ModelFlags | None = None,
+) -> None:
+    """Teach and ask a model in the browser; also a JSON API.
+
+    Everything learned is on the disk before it is acknowledged, and in the model file when the server ends.
+
+    Parameters
+    ----------
+    model
+        The model file, created where it does not exist.
+    host
+        Address to listen on. Any but this machine's own needs a token in the environment variable CIRCLE_TOKEN.
+    port
+        Port to listen on; 0 takes a free one.
+    name
+        A further name that the server is called by, such as behind a proxy; others are refused.
+    """
+    settings = settings or ModelFlags()
+    out, err = console.output(), console.messages()
+    token = os.environ.get("CIRCLE_TOKEN") or None
+
+    def new_model() -> CircleClassifier:
+        return settings.new_model()
+
+    def ready(address: str, service: Service) -> None:
+        settings.check_against(service.room.model, model)
+        for note in service.room.notes:
+            err.print(note, soft_wrap=True, markup=False)
+        hint = "#token=... (the value of CIRCLE_TOKEN)" if token else ""
+        out.print(f"{model}: {address}{hint}  (Ctrl-C ends; everything learned is kept)", soft_wrap=True, markup=False)
+        out.file.flush()
+
+    serve_model(model, new_model, host=host, port=port, token=token, names=name, limits=limits, ready=ready)

@@ -1,0 +1,191 @@
+"""The routes: a page, three static files, and a JSON API. No part of a request ever becomes a path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from circle.errors import CircleError, NotLearnedError, UnreadableImageError
+from circle.serve.bodies import body_size, json_fields, read_body, whole_number
+from circle.serve.errors import RequestError, StorageError
+from circle.serve.labels import clean_name
+from circle.serve.service import Service, ranked
+
+STATIC = Path(__file__).with_name("static")
+PAGES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/camera.js": ("camera.js", "text/javascript; charset=utf-8"),
+    "/api.js": ("api.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+RETRY = {"Retry-After": "1"}
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(service: Service) -> Starlette:
+    """The application around a service."""
+    api = _Api(service)
+    routes = [
+        *(Route(path, _page(*page), methods=["GET"]) for path, page in PAGES.items()),
+        Route("/api/state", api.state, methods=["GET"]),
+        Route("/api/predict", api.predict, methods=["POST"]),
+        Route("/api/learn", api.learn, methods=["POST"]),
+        Route("/api/classes", api.make_class, methods=["POST"]),
+        Route("/api/rename", api.rename, methods=["POST"]),
+        Route("/api/forget", api.forget, methods=["POST"]),
+        Route("/api/undo", api.undo, methods=["POST"]),
+        Route("/api/model", api.download, methods=["GET"]),
+        Route("/api/load", api.load, methods=["POST"]),
+        Route("/api/merge", api.merge, methods=["POST"]),
+    ]
+    handlers: dict[Any, Any] = {CircleError: _refused, HTTPException: _unknown, ClientDisconnect: _gone}
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+def _page(name: str, kind: str) -> Handler:
+    content = (STATIC / name).read_bytes()
+
+    async def page(_: Request) -> Response:
+        return Response(content, headers={"content-type": kind, "cache-control": "no-cache"})
+
+    return page
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """One line that says what was expected, with a status that says whose turn it is."""
+    if isinstance(error, (RequestError, StorageError)):
+        status = error.status
+    elif isinstance(error, UnreadableImageError):
+        status = 422
+    else:
+        status = 409 if isinstance(error, NotLearnedError) else 400
+    return JSONResponse({"error": str(error)}, status, RETRY if status in (503, 507) else None)
+
+
+async def _unknown(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody is there to read it
+
+
+class _Api:
+    """One method per route; each takes the request apart, asks the service, and gives its answer."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def state(self, _: Request) -> Response:
+        return JSONResponse(self._service.state())
+
+    async def predict(self, request: Request) -> Response:
+        top = whole_number(request.query_params.get("top", "10"), 1, self._service.limits.classes, "top")
+        async with self._image(request) as content:
+            prediction = await self._service.predict(content)
+        return JSONResponse({"predictions": ranked(prediction, top), "version": prediction.snapshot.version})
+
+    async def learn(self, request: Request) -> Response:
+        name = clean_name(request.query_params.get("label"))
+        hold = whole_number(request.query_params.get("hold", "0"), 0, 1, "hold")
+        group = request.query_params.get("group", "")
+        if group and not (len(group) <= 32 and group.isascii() and group.isalnum()):
+            raise RequestError("group: expected at most 32 letters and digits")
+        async with self._image(request) as content:
+            outcome = await self._service.learn(name, content, hold=bool(hold), group=group)
+        published = self._service.writer.published
+        counts = next((each for label, each in published.classes.items() if str(label) == name), (0, 0))
+        answer = {"outcome": outcome, "label": name, "learned": counts[0], "held": counts[1]}
+        return JSONResponse({**answer, "samples": published.samples, "version": published.version})
+
+    async def make_class(self, request: Request) -> Response:
+        name = clean_name((await json_fields(request, "label"))["label"])
+        label = await self._service.change(lambda room: room.make_class(name))
+        return JSONResponse({"label": str(label)}, 201)
+
+    async def rename(self, request: Request) -> Response:
+        fields = await json_fields(request, "label", "to")
+        name, to = clean_name(fields["label"]), clean_name(fields["to"])
+        label = await self._service.change(lambda room: room.rename(name, to))
+        return JSONResponse({"label": str(label)})
+
+    async def forget(self, request: Request) -> Response:
+        name = clean_name((await json_fields(request, "label"))["label"])
+        exact = await self._service.change(lambda room: room.forget(name))
+        await self._service.caught_up()
+        return JSONResponse({"label": name, "exact": exact})
+
+    async def undo(self, request: Request) -> Response:
+        await json_fields(request)
+        lesson = await self._service.change(lambda room: room.undo())
+        await self._service.caught_up()
+        labels = dict.fromkeys(str(picture.label) for picture in lesson)
+        return JSONResponse({"images": len(lesson), "labels": list(labels)})
+
+    async def download(self, request: Request) -> Response:
+        kind = request.query_params.get("kind", "learning")
+        if kind not in ("learning", "prediction"):
+            raise RequestError("kind: expected learning or prediction")
+        service = self._service
+        transfer = service.heavy()
+        folder = await transfer.__aenter__()
+        try:
+            file = folder / "model.circle"
+            await service.save_copy(file, for_prediction=kind == "prediction")
+        except BaseException:
+            await transfer.__aexit__(None, None, None)
+            raise
+        return _Transfer(file, transfer, filename=service.path.name)
+
+    async def load(self, request: Request) -> Response:
+        return await self._take_model(request, merge=False)
+
+    async def merge(self, request: Request) -> Response:
+        return await self._take_model(request, merge=True)
+
+    async def _take_model(self, request: Request, *, merge: bool) -> Response:
+        service = self._service
+        size = body_size(request, "application/octet-stream", service.limits.model_bytes)
+        async with service.heavy() as folder:
+            file = folder / "model.circle"
+            # The server's own folder and name, whatever the request says; written while it arrives.
+            with file.open("wb") as target:
+                async for part in read_body(request, size, 10 * service.limits.body_seconds):
+                    await asyncio.to_thread(target.write, part)
+            twice = await service.take_model(file, merge=merge)
+        await service.caught_up()
+        return JSONResponse({"twice": twice} if merge else {})
+
+    @asynccontextmanager
+    async def _image(self, request: Request) -> AsyncIterator[bytes]:
+        """The bytes of an image in a request's body; they count in the budget until the answer is made."""
+        limits = self._service.limits
+        size = body_size(request, "image/", limits.image_bytes)
+        with self._service.budget.taken(size):
+            yield b"".join([part async for part in read_body(request, size, limits.body_seconds)])
+
+
+class _Transfer(FileResponse):
+    """A file that is gone once it was sent."""
+
+    def __init__(self, path: Path, transfer: Any, **options: Any) -> None:
+        super().__init__(path, media_type="application/octet-stream", **options)
+        self._transfer = transfer
+
+    async def __call__(self, *arguments: Any) -> None:
+        try:
+            await super().__call__(*arguments)
+        finally:
+            await self._transfer.__aexit__(None, None, None)

@@ -1,0 +1,170 @@
+"""The parts of a server together: classroom, writer, snapshots, predictor, decoders."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from circle.learner import CircleClassifier
+from circle.model_file import save_model
+from circle.serve.classroom import Classroom, Lesson
+from circle.serve.errors import BusyError
+from circle.serve.limits import ByteBudget, Limits
+from circle.serve.queues import Prediction, Predictor, Writer
+from circle.serve.snapshot import Refresher
+from circle.serve.uploads import read_upload
+from circle.streams.contents import ContentDecoder
+from circle.streams.decode import ImageConfig
+
+SNAPSHOT_SECONDS = 20.0  # that a change waits at most for the predictions to follow it
+
+
+class Service:
+    """Everything behind the API; one per model file, whose lock the caller holds."""
+
+    def __init__(self, path: Path, new_model: Callable[[], CircleClassifier], limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self.started = time.monotonic()
+        self.room = Classroom(path, new_model, limits)
+        self.refresher = Refresher(self.room)
+        self.writer = Writer(self.room, self.refresher, limits.waiting)
+        self.predictor = Predictor(self.refresher, limits.waiting)
+        self.decoders = Decoders(limits)
+        self.budget = ByteBudget(max(16 * limits.image_bytes, limits.image_bytes + limits.model_bytes))
+        self._heavy = asyncio.Semaphore(1)
+
+    def close(self) -> None:
+        """Finish what waits, end all threads and processes, and write the model file."""
+        self.predictor.close()
+        self.writer.close()
+        self.refresher.close()
+        self.decoders.close()
+        self.room.close()
+
+    async def pixels(self, content: bytes) -> np.ndarray:
+        """uint8 [channels, height, width] of an image file."""
+        return await self.decoders.decode(content, self.room.model.image_)
+
+    async def predict(self, content: bytes) -> Prediction:
+        pixels = await self.pixels(content)
+        return await asyncio.wrap_future(self.predictor.submit(pixels))
+
+    async def learn(self, name: str, content: bytes, *, hold: bool, group: str) -> str:
+        """Learn an image, or hold it back: learned, held or known."""
+        pixels = await self.pixels(content)
+        return await asyncio.wrap_future(self.writer.submit(Lesson(name, pixels, content, hold, group)))
+
+    async def change(self, change: Callable[[Classroom], Any]) -> Any:
+        """Make one change of the classroom, when it is its turn."""
+        return await asyncio.wrap_future(self.writer.submit(change))
+
+    async def caught_up(self) -> None:
+        """Wait until predictions know of all changes made so far."""
+        await asyncio.to_thread(self.refresher.wait, self.writer.published.version, SNAPSHOT_SECONDS)
+
+    @asynccontextmanager
+    async def heavy(self) -> AsyncIterator[Path]:
+        """A folder of its own for one transfer of a model; there is only one such transfer at a time."""
+        if self._heavy.locked():
+            raise BusyError("another model is being transferred: try again in a moment")
+        async with self._heavy:
+            with tempfile.TemporaryDirectory(prefix="circle-serve-") as folder:
+                yield Path(folder)
+
+    async def take_model(self, file: Path, *, merge: bool) -> Any:
+        """Merge an uploaded model, or go on with it."""
+        current = self.room.model
+        model = await asyncio.to_thread(read_upload, file, current, self.limits)
+        return await self.change(lambda room: room.merge(model) if merge else room.load(model))
+
+    async def save_copy(self, file: Path, *, for_prediction: bool) -> None:
+        """Write the model as it is now, without holding up those who learn for longer than a copy takes."""
+
+        def save() -> None:
+            with self.room.lock:
+                model = self.room.model.copy()
+            model._journal_mark = None
+            model._require_learned()
+            save_model(model, file, for_prediction=for_prediction)
+
+        await asyncio.to_thread(save)
+
+    def state(self) -> dict[str, Any]:
+        """What the page shows: from what was published last, so that nobody waits for anybody."""
+        published, snapshot = self.writer.published, self.refresher.snapshot
+        labels, pictures = published.undo
+        tested = sum(snapshot.tested.values())
+        return {
+            "model": self.path.name,
+            "version": published.version,
+            "predicting": snapshot.version,
+            "samples": published.samples,
+            "classes": [
+                {
+                    "label": str(label),
+                    "learned": learned,
+                    "held": held,
+                    "tested": snapshot.tested.get(label, 0),
+                    "right": snapshot.right.get(label, 0),
+                }
+                for label, (learned, held) in published.classes.items()
+            ],
+            "held_back": {"right": sum(snapshot.right.values()), "tested": tested, "accuracy": snapshot.accuracy},
+            "curve": self.refresher.curve,
+            "undo": {"labels": [str(label) for label in labels], "images": pictures} if pictures else None,
+            "limits": {"classes": self.limits.classes, "image_bytes": self.limits.image_bytes},
+            "warning": published.warning or self.refresher.failure,
+        }
+
+
+def ranked(prediction: Prediction, top: int) -> list[dict[str, Any]]:
+    """The most probable classes first."""
+    labels: tuple[Hashable, ...] = prediction.snapshot.labels
+    best = np.argsort(-prediction.probabilities, kind="stable")[:top]
+    return [{"label": str(labels[index]), "probability": float(prediction.probabilities[index])} for index in best]
+
+
+class Decoders:
+    """Decoding processes, each with one image at a time; those who wait are bounded."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._free: list[ContentDecoder] = []
+        self._places = asyncio.Semaphore(limits.decoders)
+        self._waiting = 0
+
+    async def decode(self, content: bytes, image: ImageConfig) -> np.ndarray:
+        if self._waiting >= self._limits.waiting:
+            raise BusyError(f"{self._waiting} images are waiting already: try again in a moment")
+        self._waiting += 1
+        try:
+            async with self._places:
+                decoder = self._decoder(image)
+                try:
+                    return await asyncio.to_thread(decoder.decode, content)
+                finally:
+                    self._free.append(decoder)
+        finally:
+            self._waiting -= 1
+
+    def _decoder(self, image: ImageConfig) -> ContentDecoder:
+        """A free one that makes images of this shape; those of the model before this one end."""
+        while self._free:
+            decoder = self._free.pop()
+            if decoder.config == image:
+                return decoder
+            decoder.close()
+        limits = self._limits
+        return ContentDecoder(image, pixels=limits.image_pixels, seconds=limits.image_seconds)
+
+    def close(self) -> None:
+        while self._free:
+            self._free.pop().close()

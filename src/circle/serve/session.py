@@ -1,0 +1,201 @@
+"""What a server remembers beside the statistics: empty classes, images held back, lessons that can be undone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from circle.labels import decode_labels, encode_labels
+from circle.serve.journal import Frame, split
+from circle.streams.decode import ImageConfig
+
+HISTORY_BYTES = 8 * 2**20  # of pixels of the last lessons
+HELD_BYTES = 16 * 2**20  # of pixels of images held back
+HELD_PER_CLASS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One labelled image that a request brought."""
+
+    label: Hashable
+    pixels: np.ndarray  # uint8 [channels, height, width]
+    digest: bytes  # of label and file, for the ledger
+    content: bytes  # of the file alone
+    group: str = ""  # pictures that came together are undone together
+    held: bool = False
+    features: list[Tensor] = field(default_factory=list)  # [1, size] per group; filled when first needed
+
+    def head(self) -> dict[str, Any]:
+        return {
+            "kind": "picture",
+            "label": encode_label(self.label),
+            "digest": self.digest.hex(),
+            "content": self.content.hex(),
+            "group": self.group,
+            "held": self.held,
+        }
+
+    @classmethod
+    def from_head(cls, head: dict[str, Any], blob: bytes, image: ImageConfig) -> Picture:
+        pixels = np.frombuffer(blob, np.uint8).reshape(image.channels, image.height, image.width).copy()
+        return cls(
+            decode_label(head["label"]),
+            pixels,
+            bytes.fromhex(head["digest"]),
+            bytes.fromhex(head["content"]),
+            head["group"],
+            head["held"],
+        )
+
+
+class Session:
+    """Bounded, and a function of the changes that the journal lists, so that a restart finds it again."""
+
+    def __init__(self) -> None:
+        self.classes: dict[Hashable, None] = {}  # those made by hand, in the order of their making
+        self.held: dict[bytes, Picture] = {}  # by content
+        self.history: deque[Picture] = deque()
+        self._history_bytes = 0
+        self._held_bytes = 0
+        self._held_counts: Counter[Hashable] = Counter()
+
+    # -- questions -------------------------------------------------------------------------------------------
+
+    def may_hold(self, picture: Picture, others: Sequence[Picture]) -> bool:
+        """Whether there is room to hold back a picture, and ``others`` that are not in here yet."""
+        of_class = self._held_counts[picture.label] + sum(other.label == picture.label for other in others)
+        size = self._held_bytes + sum(each.pixels.nbytes for each in (picture, *others))
+        return of_class < HELD_PER_CLASS and size <= HELD_BYTES
+
+    def held_counts(self) -> dict[Hashable, int]:
+        return dict(self._held_counts)
+
+    def last_lesson(self) -> list[Picture]:
+        """The pictures that an undo would take back: the last ones that came together."""
+        lesson: list[Picture] = []
+        for picture in reversed(self.history):
+            if lesson and (not picture.group or picture.group != lesson[0].group):
+                break
+            lesson.append(picture)
+        return lesson[::-1]
+
+    def learned_pictures(self, label: Hashable) -> list[Picture]:
+        """The learned pictures of a class that are still at hand."""
+        return [picture for picture in self.history if picture.label == label and not picture.held]
+
+    # -- changes ---------------------------------------------------------------------------------------------
+
+    def add(self, pictures: Iterable[Picture]) -> None:
+        for picture in pictures:
+            self._release(picture.content)  # what is taught no longer tests
+            if picture.held:
+                self.held[picture.content] = picture
+                self._held_bytes += picture.pixels.nbytes
+                self._held_counts[picture.label] += 1
+            self.history.append(picture)
+            self._history_bytes += picture.pixels.nbytes
+        while self._history_bytes > HISTORY_BYTES:
+            self._history_bytes -= self.history.popleft().pixels.nbytes
+
+    def undo(self, count: int) -> list[Picture]:
+        """Take the last pictures out; those among them that were learned are for the caller to subtract."""
+        taken = [self.history.pop() for _ in range(count)]
+        for picture in taken:
+            self._history_bytes -= picture.pixels.nbytes
+            if picture.held:
+                self._release(picture.content)
+        return [picture for picture in taken if not picture.held]
+
+    def rename(self, label: Hashable, new: Hashable) -> None:
+        def renamed(picture: Picture) -> Picture:
+            return replace(picture, label=new) if picture.label == label else picture
+
+        self.classes = {new if each == label else each: None for each in self.classes}
+        self.held = {content: renamed(picture) for content, picture in self.held.items()}
+        self.history = deque(renamed(picture) for picture in self.history)
+        if label in self._held_counts:
+            self._held_counts[new] = self._held_counts.pop(label)
+
+    def forget(self, label: Hashable) -> None:
+        self.classes.pop(label, None)
+        for content in [content for content, picture in self.held.items() if picture.label == label]:
+            self._release(content)
+        self.history = deque(picture for picture in self.history if picture.label != label)
+        self._history_bytes = sum(picture.pixels.nbytes for picture in self.history)
+
+    def _release(self, content: bytes) -> None:
+        picture = self.held.pop(content, None)
+        if picture is not None:
+            self._held_bytes -= picture.pixels.nbytes
+            self._held_counts[picture.label] -= 1
+            self._held_counts += Counter()  # drops what became zero
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    def base(self, identity: str, sequence: int) -> Frame:
+        """The first frame of a new journal."""
+        history = {id(picture) for picture in self.history}
+        only_held = [picture for picture in self.held.values() if id(picture) not in history]
+        pictures = [*only_held, *self.history]
+        current = {id(picture) for picture in self.held.values()}
+        head = {
+            "identity": identity,
+            "sequence": sequence,
+            "classes": [encode_label(label) for label in self.classes],
+            "pictures": [
+                {**picture.head(), "bytes": picture.pixels.nbytes, "tests": id(picture) in current}
+                for picture in pictures
+            ],
+            "only_held": len(only_held),
+        }
+        return Frame(head, b"".join(picture.pixels.tobytes() for picture in pictures))
+
+    @classmethod
+    def from_base(cls, frame: Frame, image: ImageConfig) -> Session:
+        """Inverse of :meth:`base`."""
+        session = cls()
+        session.classes = {decode_label(text): None for text in frame.head["classes"]}
+        heads = frame.head["pictures"]
+        pictures = pictures_of(heads, frame.blob, image)
+        for index, (head, picture) in enumerate(zip(heads, pictures, strict=True)):
+            if head["tests"]:
+                session.held[picture.content] = picture
+                session._held_bytes += picture.pixels.nbytes
+                session._held_counts[picture.label] += 1
+            if index >= frame.head["only_held"]:
+                session.history.append(picture)
+                session._history_bytes += picture.pixels.nbytes
+        return session
+
+    def state(self) -> Any:
+        """Everything in it as plain data, to compare two sessions by."""
+        frame = self.base("", 0)
+        return json.dumps(frame.head, sort_keys=True), frame.blob
+
+
+def pictures_of(heads: Sequence[dict[str, Any]], blob: bytes, image: ImageConfig) -> list[Picture]:
+    """The pictures that heads in a frame describe."""
+    parts = split(blob, [head["bytes"] for head in heads])
+    return [Picture.from_head(head, part, image) for head, part in zip(heads, parts, strict=True)]
+
+
+def picture_frame(sequence: int, pictures: Sequence[Picture]) -> Frame:
+    """The frame that keeps pictures learned or held back together."""
+    heads = [{**picture.head(), "bytes": picture.pixels.nbytes} for picture in pictures]
+    blob = b"".join(picture.pixels.tobytes() for picture in pictures)
+    return Frame({"sequence": sequence, "kind": "pictures", "pictures": heads}, blob)
+
+
+def encode_label(label: Hashable) -> str:
+    return encode_labels([label])
+
+
+def decode_label(text: str) -> Hashable:
+    return decode_labels(text)[0]

@@ -1,0 +1,109 @@
+"""Model files from a stranger: looked at from the outside before anything of them is built."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from circle import checkpoint
+from circle.errors import CircleError
+from circle.labels import check_one_kind, decode_labels
+from circle.learner import CircleClassifier
+from circle.serve.errors import RequestError
+from circle.serve.labels import clean_name
+from circle.serve.limits import Limits
+
+HEADER_BYTES = 4 * 2**20
+PRESETS = ("small", "fast", "small-64", "fast-64", "small-224", "fast-224")  # what a page may load; see `known_kind`
+_INTEGERS = ("I32", "I64")
+
+
+def read_upload(path: Path, current: CircleClassifier, limits: Limits) -> CircleClassifier:
+    """The model in an uploaded file, or one line that says why it is not taken.
+
+    Raises:
+        RequestError: no model, a damaged one, one that only predicts, or of a kind that this server does not build
+            on a stranger's word.
+    """
+    try:
+        kind = _check_outside(path, current, limits)
+        model = CircleClassifier.load(path)
+        model._require_learning()
+        model._require_learned()
+        if not bool((model.statistics_[0].counts > 0).all()):
+            raise CircleError("counts below one")
+        for group in model.groups_:
+            if not bool(group.grid.offset.isfinite().all() and (group.grid.scale > 0.0).all()):
+                raise CircleError("a grid that is none")
+    except RequestError:
+        raise
+    except CircleError as error:
+        raise RequestError(f"the model cannot be used: {str(error).replace(f'{path}: ', '')}") from error
+    except Exception as error:  # a file made to harm raises all sorts
+        raise RequestError("not a CIRCLE model: expected a file that `circle learn` or this page wrote") from error
+    model._journal_mark = None
+    assert model.settings() == kind.settings()
+    return model
+
+
+def _check_outside(path: Path, current: CircleClassifier, limits: Limits) -> CircleClassifier:
+    """Check header, settings, labels and shapes before memory is taken; an empty model of the same kind."""
+    with path.open("rb") as file:
+        start = file.read(8)
+        if len(start) < 8 or struct.unpack("<Q", start)[0] > HEADER_BYTES:
+            raise RequestError("not a CIRCLE model: expected a file that `circle learn` or this page wrote")
+    header = checkpoint.read_header(path)
+    if header["kind"] != "learning":
+        raise RequestError("this model only predicts: expected the learning model that it was made from")
+    labels = decode_labels(header["classes"])
+    if len(labels) > limits.classes or len(set(labels)) != len(labels):
+        raise RequestError(f"{len(labels)} classes: expected at most {limits.classes}, each of them once")
+    check_one_kind(labels)
+    for label in labels:
+        if clean_name(str(label)) != str(label) or not isinstance(label, (str, int)):
+            raise RequestError("labels: expected printable text or whole numbers")
+    kind = known_kind(header["settings"], current)
+    _check_tensors(path, kind, len(labels))
+    return kind
+
+
+def known_kind(settings: dict[str, Any], current: CircleClassifier) -> CircleClassifier:
+    """An empty model with these settings, if it is one that the server has, or a preset small enough to build.
+
+    Settings decide how much memory and time a model takes, so a stranger's are not simply believed.
+    """
+    if settings == current.settings():
+        return current
+    seed = settings.get("seed")
+    for preset in PRESETS if isinstance(seed, int) and 0 <= seed < 2**31 else ():
+        model = CircleClassifier.from_preset(preset, seed=seed)
+        if settings == {**model.part_settings(), "image": model.input_config().to_dict()}:
+            return model.prepare(model.input_config())
+    raise RequestError(
+        f"settings of another kind of model: expected this server's own or a preset ({', '.join(PRESETS)}); "
+        "start `circle serve` with that file instead"
+    )
+
+
+def _check_tensors(path: Path, kind: CircleClassifier, classes: int) -> None:
+    """Shapes and types that statistics of this kind have, read from the file's own list."""
+    expected: dict[str, tuple[int, ...]] = {"counts": (classes,)}
+    for index, (group, statistics) in enumerate(zip(kind.groups_, kind.statistics_, strict=True)):
+        triangle = group.size * (group.size + 1) // 2
+        expected |= {f"group{index}.sums": (classes, group.size), f"group{index}.triangle": (triangle,)}
+        if statistics.has_class_moments:
+            expected[f"group{index}.class_triangles"] = (classes, triangle)
+        if statistics.has_unit_sums:
+            expected[f"group{index}.unit_sums"] = (classes, group.size)
+    try:
+        with safe_open(str(path), "pt") as file:
+            for name, shape in expected.items():
+                part = file.get_slice(name)
+                whole = part.get_dtype() in _INTEGERS or not kind.quantise
+                if tuple(part.get_shape()) != shape or not whole:
+                    raise RequestError(f"damaged model file: {name} has another shape or type than expected")
+    except SafetensorError as error:
+        raise RequestError("damaged model file: parts are missing") from error

@@ -1,0 +1,50 @@
+"""circle serve, from the command line to Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from circle import CircleClassifier
+from circle.cli import run
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+def test_from_start_to_end(tmp_path: Path) -> None:
+    model = tmp_path / "m.circle"
+    command = [sys.executable, "-m", "circle", "serve", str(model), "--port", "0", "--preset", "small", "--seed", "3"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)}
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = next(word for word in line.split() if word.startswith("http://127.0.0.1:"))
+        assert httpx.post(f"{address}api/classes", json={"label": "cat"}, timeout=60).status_code == 201
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    assert CircleClassifier.load(model).seed == 3
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.circle", "m.circle.journal"]
+
+
+def test_errors_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CIRCLE_TOKEN", raising=False)
+    damaged = tmp_path / "damaged.circle"
+    damaged.write_bytes(b"not a model")
+    for arguments, message in (
+        ([str(damaged)], "not a CIRCLE model"),
+        ([str(tmp_path / "m.circle"), "--host", "0.0.0.0"], "CIRCLE_TOKEN"),
+        ([str(tmp_path / "m.circle"), "--classes", "0"], "--classes 0: expected more than 0"),
+    ):
+        assert run(["serve", *arguments, "--port", "0"]) != 0
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert message in line
+    assert damaged.read_bytes() == b"not a model"

@@ -1,0 +1,223 @@
+"""The whole story in a browser: teach, ask, correct, rename, undo, download, merge, load, forget, camera, restart.
+
+Real images: two photographs that come with scikit-learn, and its handwritten digits. Runs where there is a Chromium
+(CIRCLE_CHROMIUM, or on the path); ``CIRCLE_SCREENSHOTS=folder`` keeps what it looked like.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits, load_sample_image
+
+from circle import CircleClassifier
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no browser test: playwright is not installed")
+CHROMIUM = os.environ.get("CIRCLE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser test: no chromium on the path (CIRCLE_CHROMIUM)")
+playwright.expect.set_options(timeout=120_000)  # a busy machine is not a failed test
+
+FLAGS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+
+
+def crops(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
+    """Files with pieces of a photograph, as a file picker takes them."""
+    photograph = Image.fromarray(load_sample_image(f"{name}.jpg"))
+    random = np.random.default_rng(seed)
+    files = []
+    for number in range(count):
+        side = int(random.integers(120, 260))
+        left, top = (int(random.integers(0, end - side)) for end in photograph.size)
+        files.append(_file(f"{name}-{number}.jpg", photograph.crop((left, top, left + side, top + side)), "JPEG"))
+    return files
+
+
+def digit(number: int) -> dict[str, Any]:
+    image = Image.fromarray((load_digits().images[number] * 15.9).astype(np.uint8)).resize((96, 96))
+    return _file(f"digit-{number}.png", image, "PNG")
+
+
+def _file(name: str, image: Image.Image, kind: str) -> dict[str, Any]:
+    content = io.BytesIO()
+    image.save(content, kind)
+    return {"name": name, "mimeType": f"image/{kind.lower()}", "buffer": content.getvalue()}
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    """A page that fails the test on any error, refused script or request to elsewhere."""
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1100, "height": 720})
+        page.set_default_timeout(120_000)
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("request", lambda request: problems.append(request.url) if _elsewhere(request.url) else None)
+        page.on("dialog", lambda dialog: dialog.accept())
+        yield page
+        browser.close()
+        assert problems == []
+
+
+def _elsewhere(url: str) -> bool:
+    return not url.startswith(("http://127.0.0.1:", "blob:http://127.0.0.1:"))
+
+
+def drop(page: Any, where: Any, files: list[dict[str, Any]]) -> None:
+    """Drop files on an element, as a hand with a mouse would."""
+    contents = [[each["name"], each["mimeType"], base64.b64encode(each["buffer"]).decode()] for each in files]
+    transfer = page.evaluate_handle(
+        """(contents) => {
+            const transfer = new DataTransfer();
+            for (const [name, type, text] of contents) {
+                const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+                transfer.items.add(new File([bytes], name, { type }));
+            }
+            return transfer;
+        }""",
+        contents,
+    )
+    for event in ("dragover", "drop"):
+        where.dispatch_event(event, {"dataTransfer": transfer})
+
+
+def shot(page: Any, name: str) -> None:
+    if os.environ.get("CIRCLE_SCREENSHOTS"):
+        page.screenshot(path=Path(os.environ["CIRCLE_SCREENSHOTS"]) / f"{name}.png")
+
+
+def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) -> None:
+    expect = playwright.expect
+    path = tmp_path / "photos.circle"
+    server = live(path, CircleClassifier.from_preset)
+    page.goto(server.address)
+
+    def card(name: str) -> Any:
+        return page.locator(f'.card[data-label="{name}"]')
+
+    def add_class(name: str) -> None:
+        page.fill("#new-name", name)
+        page.click("text=Add class")
+        expect(card(name)).to_be_visible()
+
+    def learned(name: str) -> int:
+        return int(re.match(r"(\d+) learned", card(name).locator(".counts").inner_text()).group(1))
+
+    def first_answer(name: str) -> None:
+        expect(page.locator("#answers li").first.locator("span").first).to_have_text(name)
+
+    # Classes, files and drops; some images are held back, and the figures move.
+    add_class("temple")
+    add_class("flower")
+    card("temple").locator(".files").set_input_files(crops("china", 14))
+    expect(page.locator("#message")).to_contain_text("temple: ")
+    drop(page, card("flower"), crops("flower", 14))
+    expect(page.locator("#message")).to_contain_text("flower: ")
+    samples = learned("temple") + learned("flower")
+    held = 28 - samples
+    assert held >= 1
+    expect(page.locator("#samples")).to_have_text(str(samples))
+    expect(page.locator("#tested")).to_have_text(str(held))
+    expect(page.locator("#accuracy")).to_contain_text("%")
+
+    # Asking, by picker and by drop.
+    page.set_input_files("#test-file", crops("flower", 1, seed=9)[0])
+    first_answer("flower")
+    drop(page, page.locator("#ask"), crops("china", 1, seed=9))
+    first_answer("temple")
+    shot(page, "teach-and-ask")
+
+    # A wrong answer, one click, and it is learned.
+    add_class("digit")
+    drop(page, page.locator("#ask"), [digit(0)])
+    expect(page.locator("#answers li")).to_have_count(2)
+    page.locator("#choices button", has_text="digit").click()
+    first_answer("digit")
+    assert learned("digit") == 1
+
+    # Another name: nothing is learned anew.
+    version = server.service.refresher.snapshot.version
+    card("digit").locator(".name").fill("number")
+    card("digit").locator(".name").press("Enter")
+    expect(card("number")).to_be_visible()
+    first_answer("number")
+    expect(page.locator("#samples")).to_have_text(str(samples + 1))
+    assert server.service.refresher.snapshot.model.samples_ == samples + 1, version
+
+    # The model leaves as a file, comes back as a second helping, and as itself.
+    with page.expect_download() as download:
+        page.click("#download")
+    assert download.value.suggested_filename == path.name
+    file = tmp_path / "copy.circle"
+    download.value.save_as(file)
+    assert CircleClassifier.load(file).statistics_ == server.service.room.model.statistics_
+    with page.expect_file_chooser() as chooser:
+        page.click("#merge")
+    chooser.value.set_files(file)
+    expect(page.locator("#samples")).to_have_text(str(2 * samples + 2))
+    expect(page.locator("#message")).to_contain_text("Merged")
+    with page.expect_file_chooser() as chooser:
+        page.click("#load")
+    chooser.value.set_files(file)
+    expect(page.locator("#samples")).to_have_text(str(samples + 1))
+
+    # Undo is exact.
+    before = server.service.room.model.copy()
+    expect(page.locator("#undo")).to_be_disabled()
+    drop(page, card("number"), [digit(1), digit(2), digit(3)])
+    expect(page.locator("#undo")).to_have_text("Undo 3 of number")
+    page.click("#undo")
+    expect(page.locator("#samples")).to_have_text(str(samples + 1))
+    assert server.service.room.model.statistics_ == before.statistics_
+
+    # A class leaves.
+    card("number").locator(".forget").click()
+    expect(card("number")).to_have_count(0)
+    expect(page.locator("#answers li")).to_have_count(2)
+
+    # The camera answers by itself, and teaches while its button is held.
+    page.click("#camera")
+    expect(page.locator("#video")).to_be_visible()
+    add_class("camera")
+    card("camera").locator(".record").hover()
+    page.mouse.down()
+    expect(card("camera").locator(".counts")).to_contain_text(re.compile("[3-9] learned"))
+    page.mouse.up()
+    first_answer("camera")
+    shot(page, "camera")
+    page.click("#camera")
+    expect(page.locator("#video")).to_be_hidden()
+
+    # All of it is there after a restart.
+    shown = page.locator("#classes .counts").all_inner_texts()
+    counts = server.service.room.counts()
+    server.stop()
+    again = live(path, CircleClassifier.from_preset, port=server.port)
+    assert again.service.room.counts() == counts
+    page.reload()
+    expect(page.locator("#classes .card")).to_have_count(len(shown))
+    expect(card("camera").locator(".counts")).to_contain_text(f"{counts['camera']} learned")
+
+
+def test_a_server_with_a_token(live: Callable[..., Any], page: Any) -> None:
+    expect = playwright.expect
+    server = live(token="open-sesame-0123456789", host="0.0.0.0")
+    page.goto(f"{server.address}/#token=open-sesame-0123456789")
+    page.fill("#new-name", "<b>bold & brave</b>")
+    page.click("text=Add class")
+    expect(page.locator(".card .name")).to_have_value("<b>bold & brave</b>")
+    assert page.locator("#classes b").count() == 0, "names are text, whatever they hold"
+    assert "token" not in page.url
+    page.reload()
+    expect(page.locator(".card")).to_have_count(1)

@@ -1,0 +1,49 @@
+"""The programs in benchmarks/ that load, hurt and fuzz a server, with smaller numbers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[2] / "benchmarks"
+SOURCE = Path(__file__).parents[2] / "src"
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists() or not PROGRAMS.is_dir(), reason="needs Linux, and the programs in benchmarks/"
+)
+
+
+def run(name: str, *arguments: str) -> str:
+    """A program in a process of its own: it forks, which a process with threads should not."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(PROGRAMS / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_load() -> None:
+    text = run("serve_load.py", "--tiny", "--predicting", "32", "--teaching", "4", "--seconds", "3")
+    assert "other errors 0; statistics equal bit for bit: True" in text
+
+
+def test_kills_torn_journals_and_damaged_files() -> None:
+    text = run("serve_faults.py", "--kills", "4", "--lessons", "6", "--no-disk")
+    assert "'kills': 4" in text
+    assert "'acknowledged': 0" not in text
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a full disk needs the right to mount a small one")
+    text = run("serve_faults.py", "--kills", "0")
+    assert "'refused': 5" in text
+
+
+def test_nonsense() -> None:
+    text = run("serve_fuzz.py", "--requests", "400", "--images", "80")
+    assert "bad: 0" in text

@@ -1,0 +1,93 @@
+"""Model files from strangers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from school import learned, tiny_model
+
+from circle import CircleClassifier
+from circle.labels import encode_labels
+from circle.serve.errors import RequestError
+from circle.serve.limits import Limits
+from circle.serve.uploads import known_kind, read_upload
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    learned([("ant", 0), ("bee", 0)]).save(tmp_path / "other.circle")
+    return tmp_path / "other.circle"
+
+
+@pytest.fixture
+def current() -> CircleClassifier:
+    model = tiny_model()
+    return model.prepare(model.input_config())
+
+
+def forge(file: Path, header: dict[str, Any] | None = None, tensors: dict[str, torch.Tensor] | None = None) -> None:
+    """Change parts of a model file, checksums and all, as someone who knows the format would."""
+    from circle.checkpoint import _checksum
+
+    with safe_open(str(file), "pt") as opened:
+        found = json.loads(opened.metadata()["circle"]) | (header or {})
+        parts = {name: opened.get_tensor(name) for name in opened.keys()} | (tensors or {})  # noqa: SIM118
+    found["checksums"] = {name: _checksum(part) for name, part in parts.items()}
+    save_file(parts, str(file), metadata={"circle": json.dumps(found)})
+
+
+def test_an_honest_file(file: Path, current: CircleClassifier) -> None:
+    model = CircleClassifier.load(file)
+    model._journal_mark = {"identity": "x", "sequence": 3}
+    model.save(file)
+    found = read_upload(file, current, Limits())
+    assert found.statistics_ == model.statistics_
+    assert found._journal_mark is None, "whose journal that was does not matter here"
+
+
+@pytest.mark.parametrize(
+    ("header", "tensors", "message"),
+    [
+        ({"classes": encode_labels(["ant", "ant"])}, {}, "each of them once"),
+        ({"classes": encode_labels(["ant", "b\x1b[0m"])}, {}, "label: expected"),
+        ({"classes": encode_labels(["ant", 3])}, {}, "mixed types"),
+        ({"classes": "[[1], [2]]"}, {}, "not a CIRCLE model"),
+        ({"classes": "[" * 20_000}, {}, "not a CIRCLE model"),
+        ({"settings": {}}, {}, "another kind of model"),
+        ({"settings": []}, {}, "not a CIRCLE model"),
+        ({"kind": "prediction"}, {}, "only predicts"),
+        ({"format": 99}, {}, "newer CIRCLE"),
+        ({}, {"counts": torch.tensor([1, -1])}, "counts below one"),
+        ({}, {"group0.sums": torch.zeros(0, 10**6, dtype=torch.int32)}, "another shape or type"),
+        ({}, {"group0.triangle": torch.zeros(3, dtype=torch.int32)}, "another shape or type"),
+        ({}, {"group0.sums": torch.full((2, 96), float("nan"))}, "another shape or type"),
+        ({}, {"ledger.counts": torch.tensor([10**15, 0])}, "not a CIRCLE model"),
+        ({}, {"group0.scale": torch.zeros(96)}, "cannot be used|not a CIRCLE model"),
+    ],
+)
+def test_forged_files(
+    file: Path, current: CircleClassifier, header: dict[str, Any], tensors: dict[str, torch.Tensor], message: str
+) -> None:
+    forge(file, header, tensors)
+    with pytest.raises(RequestError, match=message):
+        read_upload(file, current, Limits())
+
+
+def test_more_classes_than_the_server_takes(file: Path, current: CircleClassifier) -> None:
+    with pytest.raises(RequestError, match="2 classes: expected at most 1"):
+        read_upload(file, current, Limits(classes=1))
+
+
+def test_settings_are_not_believed(current: CircleClassifier) -> None:
+    preset = CircleClassifier.from_preset("small", seed=4)
+    settings = {**preset.part_settings(), "image": preset.input_config().to_dict()}
+    assert known_kind(settings, current).settings() == settings, "a preset may be loaded, with any seed"
+    for change in ({"members": 5000}, {"seed": -1}, {"seed": "x"}, {"image": {**settings["image"], "height": 4096}}):
+        with pytest.raises(RequestError, match="another kind of model"):
+            known_kind({**settings, **change}, current)
