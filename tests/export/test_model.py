@@ -11,10 +11,10 @@ import pytest
 
 import circle
 from circle import CircleClassifier
-from circle.errors import NotLearnedError
 from circle.export.checking import open_session
 from circle.export.model import onnx_model
 from circle.labels import decode_labels
+from circle.not_learned import NotLearnedError
 
 
 def session_of(model: CircleClassifier, **settings: Any) -> Any:

@@ -14,7 +14,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from circle.errors import CircleError, NotLearnedError, UnreadableImageError
+from circle.errors import CircleError, UnreadableImageError
+from circle.not_learned import NotLearnedError
 from circle.serve.bodies import body_size, json_fields, read_body, whole_number
 from circle.serve.errors import RequestError, StorageError
 from circle.serve.labels import clean_name
