@@ -217,7 +217,7 @@ def damage(folder: Path) -> int:
         (b"something else", lessons, "not a CIRCLE model"),
         (None, lessons, "no such model file"),
         (model, flip(lessons, 30), "damaged journal"),
-        (model, flip(lessons, len(lessons) // 2), "damaged at byte"),
+        (model, flip(lessons, len(lessons) // 2), "damaged"),  # a frame in the middle, or the base
         (model, b"", "damaged journal"),
     ]
     for content, steps, message in cases:

@@ -67,7 +67,8 @@ def page() -> Iterator[Any]:
         page.on("dialog", lambda dialog: dialog.accept())
         yield page
         browser.close()
-        assert problems == []
+        # The story restarts the server, and the page that asks it for news meanwhile finds nobody there.
+        assert [problem for problem in problems if "net::ERR_CONNECTION_" not in problem] == []
 
 
 def _elsewhere(url: str) -> bool:
