@@ -302,7 +302,7 @@ def test_the_head_learns_alone_at_first(make: MakeAdaGauss, make_tasks: MakeTask
     tasks, method = make_tasks(), make()
     for task in tasks[: int(later)]:
         method.learn(task)
-    method.config = method.config.replace(epochs=200)
+    method.config = method.config.replace(epochs=200, initial_epochs=200)
     after = kept_after_each_step(method)
     keep = method.on_step
 
