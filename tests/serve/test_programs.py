@@ -16,6 +16,9 @@ pytestmark = pytest.mark.skipif(
     not Path("/proc/self/stat").exists() or not PROGRAMS.is_dir(), reason="needs Linux, and the programs in benchmarks/"
 )
 
+# Together they take as long as all other tests of serving; they are for whoever works on it.
+pytestmark = pytest.mark.skipif("CIRCLE_LONG" not in os.environ, reason="minutes of load and faults: set CIRCLE_LONG=1")
+
 
 def run(name: str, *arguments: str) -> str:
     """A program in a process of its own: it forks, which a process with threads should not."""
