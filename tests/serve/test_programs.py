@@ -12,12 +12,14 @@ import pytest
 PROGRAMS = Path(__file__).parents[2] / "benchmarks"
 SOURCE = Path(__file__).parents[2] / "src"
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists() or not PROGRAMS.is_dir(), reason="needs Linux, and the programs in benchmarks/"
-)
-
-# Together they take as long as all other tests of serving; they are for whoever works on it.
-pytestmark = pytest.mark.skipif("CIRCLE_LONG" not in os.environ, reason="minutes of load and faults: set CIRCLE_LONG=1")
+pytestmark = [
+    pytest.mark.skipif(
+        not Path("/proc/self/stat").exists() or not PROGRAMS.is_dir(),
+        reason="needs Linux, and the programs in benchmarks/",
+    ),
+    # Together they take as long as all other tests of serving; they are for whoever works on it.
+    pytest.mark.skipif("CIRCLE_LONG" not in os.environ, reason="minutes of load and faults: set CIRCLE_LONG=1"),
+]
 
 
 def run(name: str, *arguments: str) -> str:
