@@ -7,7 +7,8 @@ import torch
 
 from circle.errors import CircleError
 from circle.extractors import ImageShape, LocalContrast, LocalContrastConfig, build_extractor, pink_noise
-from circle.extractors.local_contrast import reduced, separable_filters
+from circle.extractors.contrast_bank import reduced
+from circle.extractors.local_contrast import separable_filters
 
 PLAIN = LocalContrastConfig(filters=(5,), kernels=(3,), reductions=(1,), colours=2, grid=2, mirror=False)
 SHAPE = ImageShape(3, 9, 12)
@@ -67,11 +68,16 @@ def by_the_book(extractor: LocalContrast, image: torch.Tensor) -> torch.Tensor:
     ],
 )
 @pytest.mark.parametrize("shape", [SHAPE, ImageShape(1, 7, 7)])
-def test_equals_the_equations(changes: dict, shape: ImageShape) -> None:
-    extractor = build(PLAIN.replace(**changes), shape)
+@pytest.mark.parametrize("mirror", [False, True])
+def test_equals_the_equations(changes: dict, shape: ImageShape, mirror: bool) -> None:
+    """Mirror images by mirrored filters, and as images of their own where the filters or the width are even or odd."""
+    extractor = build(PLAIN.replace(**changes, mirror=mirror), shape)
     images = pink_noise(2, shape)
     for image, features in zip(images, extractor.features(images), strict=True):
-        assert torch.allclose(features, by_the_book(extractor, image), rtol=1e-6, atol=1e-6)
+        expected = by_the_book(extractor, image)
+        if mirror:
+            expected = (expected + by_the_book(extractor, image.flip(2))) / 2
+        assert torch.allclose(features, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_filters_see_neither_brightness_nor_colour() -> None:
@@ -173,13 +179,14 @@ def test_a_projection_cannot_be_cut() -> None:
     ("config", "side"),
     [
         (LocalContrastConfig(), 32),
+        (LocalContrastConfig(mirror=False), 28),
         (LocalContrastConfig(filters=(112, 112), kernels=(3, 5), reductions=(1, 1), colours=32), 32),
         (LocalContrastConfig(filters=(28, 28), kernels=(3, 3), reductions=(1, 2)), 64),
         (LocalContrastConfig(filters=(1,), colours=1), 8),
     ],
 )
-def test_one_mirrored_image_alone_has_the_same_bits(config: LocalContrastConfig, side: int) -> None:
-    """An image and its mirror image are batch enough: no second image is computed beside a single one."""
+def test_one_image_alone_has_the_same_bits(config: LocalContrastConfig, side: int) -> None:
+    """Its pixels are batch enough: no second image is computed beside a single one."""
     extractor = build_extractor(config, ImageShape(3, side, side), 0)
     assert extractor.minimum_batch == 1
     images = pink_noise(34, extractor.shape).to(torch.float32)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 from circle.config import option
-from circle.extractors.base import ImageShape, check_parts, frozen, tile_for
-from circle.extractors.pooling import PooledConfig, pool, signed_power
+from circle.extractors.base import ImageShape, check_parts, frozen
+from circle.extractors.contrast_bank import ContrastBank, images_at_once
+from circle.extractors.pooling import PooledConfig
 from circle.extractors.projection import ProjectedExtractor
 from circle.registry import register
 
@@ -88,7 +88,7 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             height, width = -(-shape.height // reduction), -(-shape.width // reduction)
             frozen(self, f"windows_{bank}", config.window_matrix(height, width))
             fixed += filters.numel()
-            largest = max(largest, height * width * count)
+            largest = max(largest, height * width)
         if config.colours:
             directions = torch.randn(config.colours, shape.channels, generator=generator)
             directions /= directions.norm(dim=1, keepdim=True)
@@ -100,9 +100,8 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             frozen(self, "colour_windows", config.window_matrix(height, width))
             fixed += directions.numel() + offsets.numel()
         self.finish(self._values_per_map * sum(self.counts), fixed, generator)
-        self.tile = tile_for(4 * largest)
-        # An image and its mirror image are two already.
-        self.minimum_batch = 1 if config.mirror else 2
+        self.tile, self.minimum_batch = images_at_once(largest), 1
+        self._build_banks()
 
     @property
     def _values_per_map(self) -> int:
@@ -143,45 +142,56 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
                 frozen(result, "colour_offsets", self.colour_offsets[rows])
                 result.fixed -= (count - len(rows)) * (len(self.colour_directions) + 1)
         result.size = self._values_per_map * len(parts)
+        result._build_banks()
         return result
 
+    def _build_banks(self) -> None:
+        """The banks that have filters left; colours come with the first of their scale, or alone."""
+        config = self.config
+        owners = [bank for bank, reduction in enumerate(config.reductions) if reduction == config.finest]
+        owner = next((bank for bank in owners if self.counts[bank]), None)
+        self.banks = nn.ModuleList()
+        for bank, (count, reduction) in enumerate(zip(self.counts[:-1], config.reductions, strict=True)):
+            if count:
+                filters = self.get_buffer(f"weight_{bank}")[:count]
+                self._add_bank(filters, self.get_buffer(f"windows_{bank}"), reduction, colours=bank == owner)
+        if owner is None and self.counts[-1]:
+            none = self.colour_directions.new_zeros(0, self.shape.channels, 1, 1)
+            self._add_bank(none, self.get_buffer("colour_windows"), config.finest, colours=True)
+
+    def _add_bank(self, filters: Tensor, windows: Tensor, reduction: int, *, colours: bool) -> None:
+        config = self.config
+        if colours and self.counts[-1]:
+            functions = torch.cat([self.colour_directions.T, self.colour_offsets[:, None]], 1)
+        else:
+            functions = filters.new_zeros(0, self.shape.channels + 1)
+        self.banks.append(
+            ContrastBank(
+                filters,
+                functions,
+                windows,
+                reduction=reduction,
+                width=self.shape.width,
+                mirror=config.mirror,
+                moments=config.moments,
+                epsilon=config.contrast_epsilon,
+            )
+        )
+
     def vector(self, images: Tensor) -> Tensor:
-        parts: list[Tensor] = []
-        for bank, (kernel, reduction) in enumerate(zip(self.config.kernels, self.config.reductions, strict=True)):
-            if not self.counts[bank]:
-                continue
-            smaller = reduced(images, reduction)
-            responses = self._responses(smaller, self.get_buffer(f"weight_{bank}"), kernel)
-            parts += self._pooled(responses, self.get_buffer(f"windows_{bank}"))
-        if self.counts[-1]:
-            smaller = reduced(images, self.config.finest)
-            pixels = smaller.permute(0, 2, 3, 1).reshape(len(images), -1, images.shape[1])
-            colours = pixels @ self.colour_directions + self.colour_offsets
-            parts += self._pooled(colours, self.get_buffer("colour_windows"))
-        return signed_power(torch.cat(parts, 1), self.config.power)
+        return self._vectors(images)[0]
 
-    def _responses(self, images: Tensor, weight: Tensor, kernel: int) -> Tensor:
-        """Images [B, C, H, W] -> contrast-normalised responses [B, H W, filters]."""
-        channels = images.shape[1]
-        before, after = (kernel - 1) // 2, kernel // 2
-        # Edge pixels are repeated: with zeros around the image every border would be an edge.
-        images = functional.pad(images, (before, after, before, after), mode="replicate")
-        images = images.contiguous(memory_format=torch.channels_last)
-        raw = functional.conv2d(images, weight).permute(0, 2, 3, 1)  # [B, H, W, filters + channels], contiguous
-        responses, means = raw[..., :-channels], raw[..., -channels:]
-        square = functional.avg_pool2d(images.square().mean(1, keepdim=True), kernel, 1)
-        variance = square.squeeze(1) - means.square().mean(-1)
-        scale = variance.clamp_min_(0.0).add_(self.config.contrast_epsilon).rsqrt_()
-        return (responses * scale[..., None]).flatten(1, 2)
+    def mirrored_vector(self, images: Tensor) -> Tensor:
+        straight, mirrored = self._vectors(images)
+        return straight.add_(mirrored).div_(2.0)
 
-    def _pooled(self, responses: Tensor, windows: Tensor) -> list[Tensor]:
-        """Responses [B, H W, J] -> for each sign, moments x windows x J values."""
-        count = len(responses)
-        parts = []
-        for part in (responses.clamp_min(0.0), responses.neg_().clamp_min_(0.0)):
-            maps = part.view(count, -1, 1, part.shape[-1])
-            parts.append(pool(maps, windows, self.config.moments, overwrite=True))
-        return parts
+    @torch.no_grad()
+    def _vectors(self, images: Tensor) -> Tensor:
+        """Images -> their vectors and, if the config says so, those of the mirror images: [1 or 2, B, length]."""
+        responses, colours = zip(*(bank(images) for bank in self.banks), strict=True)
+        vectors = torch.cat([*responses, *colours], 2)
+        # Means of parts of one sign, so there is no sign to keep.
+        return vectors.sqrt_() if self.config.power == 0.5 else vectors.pow_(self.config.power)
 
 
 def separable_filters(count: int, channels: int, kernel: int, grey_share: float, generator: torch.Generator) -> Tensor:
@@ -196,10 +206,3 @@ def separable_filters(count: int, channels: int, kernel: int, grey_share: float,
     filters = colours[:, :, None] * patterns[:, None, :]
     filters /= filters.flatten(1).norm(dim=1)[:, None, None]
     return filters.view(count, channels, kernel, kernel)
-
-
-def reduced(images: Tensor, factor: int) -> Tensor:
-    """Means over factor x factor pixels, fewer at the far edges: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
-    if factor == 1:
-        return images
-    return functional.avg_pool2d(images, factor, ceil_mode=True, count_include_pad=False)

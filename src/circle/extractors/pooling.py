@@ -10,6 +10,7 @@ from torch import Tensor
 
 from circle.config import option
 from circle.extractors.projection import ProjectedConfig
+from circle.extractors.workspace import workspace
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,22 @@ def pool(maps: Tensor, matrix: Tensor, moments: tuple[str, ...], *, overwrite: b
     if "square" in moments:
         parts["square"] = torch.bmm(matrix, flat.square_() if overwrite else flat.square())
     return torch.cat([parts[moment].flatten(1) for moment in moments], 1)
+
+
+def pool_signs(maps: Tensor, windows: Tensor, moments: tuple[str, ...], into: Tensor) -> None:
+    """Moments of the positive and of the negative part of maps [B, P, J], which are overwritten, into [B, 2 m, G, J].
+
+    Windows are [B, G, P]. Values are in the order of sign and moment.
+    """
+    positive = workspace.take("positive", tuple(maps.shape), maps)
+    torch.clamp_min(maps, 0.0, out=positive)
+    for sign, part in enumerate((positive, maps.clamp_max_(0.0))):
+        results = dict(zip(moments, into[:, sign * len(moments) :].unbind(1), strict=False))
+        if "mean" in moments:
+            means = torch.bmm(windows, part)
+            results["mean"].copy_(means.neg_() if sign else means)
+        if "square" in moments:
+            results["square"].copy_(torch.bmm(windows, part.square_()))
 
 
 def signed_power(values: Tensor, exponent: float) -> Tensor:

@@ -69,6 +69,12 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
     def vector(self, images: Tensor) -> Tensor:
         """Images [B, C, H, W] of about zero mean and unit variance, free to be changed -> [B, length]."""
 
+    def mirrored_vector(self, images: Tensor) -> Tensor:
+        """The mean of :meth:`vector` of images and of their mirror images [B, length]."""
+        # Both at once: half as many calls of operations that are short on small tiles.
+        straight, mirrored = self.vector(torch.cat([images, images.flip(3)])).chunk(2)
+        return (straight + mirrored).div_(2.0)
+
     def finish(self, length: int, fixed: int, generator: torch.Generator) -> None:
         """The end of a constructor: ``length`` values per vector, made with ``fixed`` numbers drawn so far."""
         self.projection = output_projection(self.config, length, generator)
@@ -78,12 +84,7 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
 
     def forward(self, images: Tensor) -> Tensor:
         images = images.sub(self.config.input_mean).div_(self.config.input_scale)
-        if self.config.mirror:
-            # Both at once: half as many calls of operations that are short on small tiles.
-            straight, mirrored = self.vector(torch.cat([images, images.flip(3)])).chunk(2)
-            vector = (straight + mirrored).div_(2.0)
-        else:
-            vector = self.vector(images)
+        vector = self.mirrored_vector(images) if self.config.mirror else self.vector(images)
         return self.projection(vector) if self.projection else vector
 
     def parameter_count(self) -> ParameterCount:
