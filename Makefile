@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types docs clean
+.PHONY: bench demo test lint types docs clean
 
 demo: $(READY)
 	$(BIN)/circle demo
 
 test: $(READY) lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,84 @@
+"""The whole stream of CIFAR-100 with `fast`, twenty evaluations included, in flops at the rate of a GEMM."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from benchmarks.limits import Machine
+from benchmarks.rows import Row
+from circle import CircleClassifier
+from circle.ensemble import Group
+from circle.statistics import Statistics
+
+LEARNED, TESTED, CLASSES, TASKS = 50_000, 10_000, 100, 20
+LIMIT = 60e12  # flops
+
+
+@contextmanager
+def clocked(kind: type, method: str, spent: dict[str, float]) -> Iterator[None]:
+    """Adds up the time that a method of a class takes."""
+    original = getattr(kind, method)
+    name = f"{kind.__name__}.{method}"
+    spent[name] = 0.0
+
+    def timed(*arguments: object, **more: object) -> object:
+        started = time.perf_counter()
+        try:
+            return original(*arguments, **more)
+        finally:
+            spent[name] += time.perf_counter() - started
+
+    setattr(kind, method, timed)
+    try:
+        yield
+    finally:
+        setattr(kind, method, original)
+
+
+def rows(machine: Machine) -> Iterator[Row]:
+    """Noise instead of photographs: the time is the same."""
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (LEARNED, 32, 32, 3), dtype=np.uint8)
+    labels = np.sort(np.arange(LEARNED) % CLASSES)
+    tests = images[:TESTED]
+    model = CircleClassifier.from_preset("fast")
+    model.partial_fit(images[:64], labels[:64] * 0)  # calibration, which happens once for ever
+    model = CircleClassifier.from_preset("fast")
+    learning, evaluating = 0.0, 0.0
+    spent: dict[str, float] = {}
+    per_task = LEARNED // TASKS
+    with clocked(Group, "features", spent), clocked(Statistics, "update", spent), clocked(Statistics, "flush", spent):
+        for task in range(TASKS):
+            part = slice(task * per_task, (task + 1) * per_task)
+            started = time.perf_counter()
+            model.partial_fit(images[part], labels[part])
+            for statistics in model.statistics_:
+                statistics.flush()
+            learning += time.perf_counter() - started
+            inside = dict(spent)
+            started = time.perf_counter()
+            model.predict(tests[: TESTED * (task + 1) // TASKS])
+            evaluating += time.perf_counter() - started
+            spent.update(inside)  # evaluations are not learning
+    share = (spent["Group.features"] + spent["Statistics.update"]) / learning
+    yield Row(
+        "whole stream",
+        "fast: share of learning in features and statistics",
+        f"{learning:.1f} s for {LEARNED:,} images",
+        "all of it",
+        share,
+        ">= 0.8",
+    )
+    total = (learning + evaluating) * machine.gemm
+    yield Row(
+        "whole stream",
+        f"fast: {TASKS} tasks, {TASKS} evaluations",
+        f"{learning + evaluating:.1f} s = {total / 1e12:.1f} Tflop at the GEMM rate",
+        f"{LIMIT / 1e12:.0f} Tflop",
+        total / LIMIT,
+        "<= 1",
+    )
