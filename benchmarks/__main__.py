@@ -40,7 +40,8 @@ def main() -> None:
         machine = Machine.measure()
         limits = (
             f"{machine.threads} threads: {machine.gemm / 1e9:.0f} Gflop/s float32, "
-            f"{machine.double_gemm / 1e9:.0f} float64, {machine.copy / 1e9:.1f} GB/s copied"
+            f"{machine.double_gemm / 1e9:.0f} float64, {machine.copy / 1e9:.1f} GB/s copied in memory, "
+            f"{machine.cached_copy / 1e9:.0f} in cache"
         )
         found.append(Row(part, "limits of the machine", limits))
         found += PARTS[part](machine)

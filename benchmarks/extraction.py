@@ -12,10 +12,12 @@ from benchmarks.limits import Machine, least_seconds
 from benchmarks.rows import Row
 from circle import CircleClassifier, list_presets
 from circle.extractors import Extractor, ImageShape, LocalContrast, build_extractor
+from circle.extractors.contrast_bank import ContrastBank
 from circle.registry import resolve
 
 BARRED = ("fast", "best")  # presets with a promise
-SKIPPED = ("paper",)  # takes minutes to build
+SIDES = (32, 64, 224)  # of images
+RESIZED = ("small", "fast")  # presets that are measured at all of them
 
 
 @dataclass(frozen=True)
@@ -26,34 +28,32 @@ class Stage:
     flops: float
     moved: float
 
-    def bound(self, machine: Machine) -> str:
-        return "compute" if self.flops / machine.gemm >= self.moved / machine.copy else "memory"
-
 
 def local_contrast_stages(extractor: LocalContrast) -> list[Stage]:
-    """Stages of one image, its mirror image included.
+    """Stages of one image and its mirror image: of each, what cannot be saved as long as it is a library call.
 
-    ``filters``: every bank's filters, patch means and colours; the image is read and the maps written.
-    ``signs``: of each map [H W, J] both signs are told apart and squared: it is read, and four maps are written.
-    ``windows``: four products of windows [G, H W] and maps, which are read.
+    ``patches``: the image is read, a scaled patch [C k k] of every pixel written.
+    ``maps``: the product of patches and filters; products with zeros are not counted.
+    ``signs``: each map is read once, and written as both its signs and their squares.
+    ``windows``: products of windows [G, P] with these four.
     """
-    config, shape = extractor.config, extractor.shape
-    views, windows = (2 if config.mirror else 1), config.grid**2
-    powers = 2 * len(config.moments)  # of both signs
-    totals = {"filters": [0.0, 0.0], "signs": [0.0, 0.0], "windows": [0.0, 0.0]}
-    banks = list(zip(config.filters, config.kernels, config.reductions, strict=True))
-    for bank, (count, kernel, reduction) in enumerate(banks):
-        pixels = -(-shape.height // reduction) * -(-shape.width // reduction)
-        colours = config.colours if bank == 0 else 0
-        maps = 4.0 * pixels * (count + colours)
-        channels = shape.channels
-        filters = 2.0 * pixels * channels * (kernel**2 * (count + channels) + colours)
-        totals["filters"][0] += filters
-        totals["filters"][1] += 4.0 * pixels * channels + maps
-        totals["signs"][1] += (1 + powers) * maps
-        totals["windows"][0] += powers * 2.0 * windows * pixels * (count + colours)
-        totals["windows"][1] += powers * maps
-    return [Stage(name, views * flops, views * moved) for name, (flops, moved) in totals.items()]
+    config = extractor.config
+    powers = 2 * len(config.moments)
+    stages = {name: [0.0, 0.0] for name in ("patches", "maps", "signs", "windows")}
+    for bank in extractor.banks:
+        assert isinstance(bank, ContrastBank)
+        windows, pixels = bank.windows.shape
+        rows, maps = bank.weights.shape
+        channels = extractor.shape.channels
+        views = 1 if bank.folded or not bank.mirror else 2
+        stages["patches"][1] += views * 4.0 * pixels * (channels + rows)
+        useful = float((bank.weights != 0).sum())
+        stages["maps"][0] += views * 2.0 * pixels * useful
+        stages["maps"][1] += views * 4.0 * pixels * (rows + maps)
+        stages["signs"][1] += views * (1 + powers) * 4.0 * pixels * maps
+        stages["windows"][0] += views * powers * 2.0 * windows * pixels * maps
+        stages["windows"][1] += views * powers * 4.0 * pixels * maps
+    return [Stage(name, flops, moved) for name, (flops, moved) in stages.items()]
 
 
 def counted_flops(extractor: Extractor, images: torch.Tensor) -> float:
@@ -63,25 +63,43 @@ def counted_flops(extractor: Extractor, images: torch.Tensor) -> float:
     return counter.get_total_flops() / len(images)
 
 
-def rows(machine: Machine, presets: list[str] | None = None) -> Iterator[Row]:
-    for preset in presets or [name for name in list_presets() if name not in SKIPPED]:
+def built(preset: str, side: int) -> Extractor:
+    model = CircleClassifier.from_preset(preset)
+    return build_extractor(resolve("extractor", model.extractor), ImageShape(3, side, side), 0)
+
+
+def rows(machine: Machine) -> Iterator[Row]:
+    for preset in list_presets():
         model = CircleClassifier.from_preset(preset)
-        side = model.image_size if isinstance(model.image_size, int) else 32
-        extractor = build_extractor(resolve("extractor", model.extractor), ImageShape(3, side, side), 0)
-        images = torch.rand(max(8, extractor.tile * machine.threads * 4), 3, side, side)
-        seconds = least_seconds(lambda e=extractor, x=images: e.features(x), 5, 0.3) / len(images)
+        own = model.image_size if isinstance(model.image_size, int) else 32
         members = model.groups * model.members
-        measured = f"{1 / (seconds * members):,.0f} images/s ({side} x {side}, {members} x {extractor.size:,} values)"
-        flops = counted_flops(extractor, images[: extractor.tile])
-        against = f"{flops / 1e6:.1f} Mflop at the GEMM rate"
-        yield Row("extraction", f"{preset}: one member", measured, against, machine.seconds(flops=flops) / seconds)
-        if isinstance(extractor, LocalContrast):
-            stages = local_contrast_stages(extractor)
-            limit = sum(machine.seconds(flops=stage.flops, moved=stage.moved) for stage in stages)
-            words = ", ".join(
-                f"{stage.name}: {stage.bound(machine)}, "
-                f"{1e6 * machine.seconds(flops=stage.flops, moved=stage.moved):.0f} us"
-                for stage in stages
+        for side in sorted({own, *SIDES}):
+            if side != own and preset not in RESIZED:
+                continue
+            extractor = built(preset, side)
+            images = torch.rand(max(2 * extractor.minimum_batch, extractor.tile * machine.threads * 4), 3, side, side)
+            seconds = least_seconds(lambda e=extractor, x=images: e.features(x), 5, 0.3) / len(images)
+            flops = counted_flops(extractor, images[: extractor.tile])
+            yield Row(
+                "extraction",
+                f"{preset}, {side} x {side}: {members} x {extractor.size:,} values",
+                f"{1 / (seconds * members):,.0f} images/s",
+                f"{flops / 1e6:.1f} Mflop of a member at the GEMM rate",
+                machine.seconds(flops=flops) / seconds,
             )
-            bar = ">= 0.6" if preset in BARRED else ""
-            yield Row("extraction", f"{preset}: stage by stage", f"{1e6 * seconds:.0f} us", words, limit / seconds, bar)
+            if side == own and isinstance(extractor, LocalContrast):
+                yield from staged_rows(machine, preset, extractor, seconds)
+
+
+def staged_rows(machine: Machine, preset: str, extractor: LocalContrast, seconds: float) -> Iterator[Row]:
+    """Against the sum of the stages' limits, with the rate of copies through memory and of copies within the cache."""
+    stages = local_contrast_stages(extractor)
+    for kind, rate in (("memory", machine.copy), ("cache", machine.cached_copy)):
+        times = [max(stage.flops / machine.gemm, stage.moved / rate) for stage in stages]
+        words = ", ".join(
+            f"{stage.name} {1e6 * limit:.0f} ({'GEMM' if stage.flops / machine.gemm == limit else kind})"
+            for stage, limit in zip(stages, times, strict=True)
+        )
+        bar = ">= 0.6" if preset in BARRED and kind == "memory" else ""
+        what = f"{preset}: a member by stages, copies in {kind}"
+        yield Row("extraction", what, f"{1e6 * seconds:.0f} us", words, sum(times) / seconds, bar)

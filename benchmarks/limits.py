@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from circle import parallel
+
 SIDE = 1536  # of the matrices that are multiplied
 COPIED = 2**26  # numbers of float32 that are copied, 256 MiB, far more than any cache
+CACHED = 2**17  # likewise, half a MiB in all, which stays close to the cores
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class Machine:
     gemm: float
     double_gemm: float
     copy: float
+    cached_copy: float
 
     @classmethod
     def measure(cls) -> Machine:
@@ -28,13 +33,26 @@ class Machine:
             left = torch.randn(SIDE, SIDE, dtype=dtype)
             result = torch.empty_like(left)
             rates[dtype] = 2 * SIDE**3 / least_seconds(lambda a=left, out=result: torch.mm(a, a, out=out), 8)
-        source, target = torch.ones(COPIED), torch.empty(COPIED)
-        copy = 2 * 4 * COPIED / least_seconds(lambda: target.copy_(source), 5)
-        return cls(torch.get_num_threads(), rates[torch.float32], rates[torch.float64], copy)
+        copies = [copy_rate(count) for count in (COPIED, CACHED)]
+        return cls(torch.get_num_threads(), rates[torch.float32], rates[torch.float64], *copies)
 
     def seconds(self, *, flops: float = 0.0, double_flops: float = 0.0, moved: float = 0.0) -> float:
         """The least time for so much work: computing and moving may overlap, so the longer of both."""
         return max(flops / self.gemm + double_flops / self.double_gemm, moved / self.copy)
+
+
+def copy_rate(count: int) -> float:
+    """Bytes read and written a second by copies of ``count`` numbers, one of its own for each thread."""
+    threads = torch.get_num_threads()
+    pairs = [(torch.ones(count // threads), torch.empty(count // threads)) for _ in range(threads)]
+
+    def copy(source: torch.Tensor, target: torch.Tensor, times: int) -> None:
+        for _ in range(times):
+            target.copy_(source)
+
+    times = max(1, 2**24 // count)
+    jobs = [partial(copy, *pair, times) for pair in pairs]
+    return 2 * 4 * (count // threads) * threads * times / least_seconds(lambda: parallel.run(jobs), 5)
 
 
 def least_seconds(function: Callable[[], object], rounds: int = 5, least: float = 0.02) -> float:

@@ -93,11 +93,12 @@ class Extractor(nn.Module, ABC):
 def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
     """Features [N, size] of the same images from several extractors, shared out over the cores tile by tile."""
     results = [images.new_empty(len(images), extractor.size) for extractor in extractors]
+    share = math.ceil(len(images) * len(extractors) / torch.get_num_threads())
 
-    def job(extractor: Extractor, result: Tensor, start: int) -> None:
+    def job(extractor: Extractor, result: Tensor, start: int, length: int) -> None:
         # Inference mode belongs to a thread, so every job enters it.
         with torch.inference_mode():
-            tile = images[start : start + extractor.tile]
+            tile = images[start : start + length]
             count = len(tile)
             if count < extractor.minimum_batch:
                 filler = tile[:1].expand(extractor.minimum_batch - count, -1, -1, -1)
@@ -106,9 +107,11 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
 
     parallel.run(
         [
-            partial(job, extractor, result, start)
+            partial(job, extractor, result, start, length)
             for extractor, result in zip(extractors, results, strict=True)
-            for start in range(0, len(images), extractor.tile)
+            # A few images are shared out, too.
+            for length in [max(1, min(extractor.tile, share))]
+            for start in range(0, len(images), length)
         ]
     )
     return results

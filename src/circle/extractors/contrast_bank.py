@@ -12,6 +12,7 @@ from circle.extractors.workspace import workspace
 
 CACHED = 2**19  # values of the maps that are made and pooled at once, 2 MiB of float32
 COLUMNS = 128  # maps of an image at once, unless it is large
+PATCHES = 2**21  # values of the patches that are made at once
 
 
 class ContrastBank(nn.Module):
@@ -62,7 +63,7 @@ class ContrastBank(nn.Module):
         """
         if self.mirror and not self.folded:
             images = torch.cat([images, images.flip(3)])
-        pooled = self._pooled(reduced(images, self.reduction))  # [B, 2 m, G, N], none negative
+        pooled = self._pooled(reduced(images, self.reduction)).transpose(0, 1)  # [B, 2 m, G, N], none negative
         colours = pooled[..., pooled.shape[-1] - self.colours :]
         straight = pooled[..., : self.count]
         if not self.folded:
@@ -75,15 +76,15 @@ class ContrastBank(nn.Module):
         )
 
     def _pooled(self, images: Tensor) -> Tensor:
-        """Images -> [B, 2 m, G, N]: as many maps at once as stay in cache, which are gone once they are pooled."""
-        patches, count, pixels = self._patches(images).T, len(images), self.windows.shape[1]
-        windows = self.windows.expand(count, -1, -1)
-        result = images.new_empty(count, 2 * len(self.moments), len(self.windows), self.weights.shape[1])
-        columns = columns_at_once(pixels)
+        """Images -> [2 m, B, G, N]: as many maps at once as stay in cache, which are gone once they are pooled."""
+        patches, count, pixels = self._patches(images), len(images), self.windows.shape[1]
+        result = images.new_empty(2 * len(self.moments), count, len(self.windows), self.weights.shape[1])
+        columns, some = columns_at_once(pixels), images_at_once(pixels)
         for part, into in zip(self.weights.split(columns, 1), result.split(columns, 3), strict=True):
-            maps = workspace.take("maps", (count * pixels, part.shape[1]), images)
-            torch.mm(patches, part, out=maps)
-            pool_signs(maps.view(count, pixels, -1), windows, self.moments, into)
+            for rows, found in zip(patches.split(some * pixels, 1), into.split(some, 1), strict=True):
+                maps = workspace.take("maps", (rows.shape[1], part.shape[1]), images)
+                torch.mm(rows.T, part, out=maps)
+                pool_signs(maps.unflatten(0, (-1, pixels)), self.windows, self.moments, found)
         return result
 
     def _patches(self, images: Tensor) -> Tensor:
@@ -125,6 +126,11 @@ def columns_at_once(pixels: int) -> int:
 def images_at_once(pixels: int) -> int:
     """Images of so many pixels whose maps stay in cache."""
     return max(1, min(32, CACHED // (COLUMNS * pixels)))
+
+
+def tile_of(pixels: int, values: int) -> int:
+    """Images that share the many short operations before and after the products, by pixels and values of a patch."""
+    return max(images_at_once(pixels), min(32, PATCHES // (pixels * values)))
 
 
 def in_mirror(pooled: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from circle.config import option
 from circle.extractors.base import ImageShape, check_parts, frozen
-from circle.extractors.contrast_bank import ContrastBank, images_at_once
+from circle.extractors.contrast_bank import ContrastBank, tile_of
 from circle.extractors.pooling import PooledConfig
 from circle.extractors.projection import ProjectedExtractor
 from circle.registry import register
@@ -75,7 +75,7 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
     def __init__(self, config: LocalContrastConfig, shape: ImageShape, seed: int) -> None:
         super().__init__(config, shape, seed)
         generator = torch.Generator().manual_seed(seed)
-        fixed, largest = 0, 1
+        fixed, tile = 0, 32
         #: Maps of each bank, then of colours; a bank that :meth:`keep` leaves none is not computed at all.
         self.counts = [*config.filters, config.colours]
         banks = zip(config.filters, config.kernels, config.reductions, strict=True)
@@ -88,7 +88,7 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             height, width = -(-shape.height // reduction), -(-shape.width // reduction)
             frozen(self, f"windows_{bank}", config.window_matrix(height, width))
             fixed += filters.numel()
-            largest = max(largest, height * width)
+            tile = min(tile, tile_of(height * width, (kernel**2 + 1) * shape.channels + 1))
         if config.colours:
             directions = torch.randn(config.colours, shape.channels, generator=generator)
             directions /= directions.norm(dim=1, keepdim=True)
@@ -100,7 +100,7 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             frozen(self, "colour_windows", config.window_matrix(height, width))
             fixed += directions.numel() + offsets.numel()
         self.finish(self._values_per_map * sum(self.counts), fixed, generator)
-        self.tile, self.minimum_batch = images_at_once(largest), 1
+        self.tile, self.minimum_batch = tile, 1
         self._build_banks()
 
     @property

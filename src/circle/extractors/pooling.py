@@ -91,19 +91,29 @@ def pool(maps: Tensor, matrix: Tensor, moments: tuple[str, ...], *, overwrite: b
 
 
 def pool_signs(maps: Tensor, windows: Tensor, moments: tuple[str, ...], into: Tensor) -> None:
-    """Moments of the positive and of the negative part of maps [B, P, J], which are overwritten, into [B, 2 m, G, J].
+    """Moments of the positive and of the negative part of maps [B, P, J], which are overwritten, into [2 m, B, G, J].
 
-    Windows are [B, G, P]. Values are in the order of sign and moment.
+    Windows are [G, P]. Values are in the order of sign and moment.
     """
     positive = workspace.take("positive", tuple(maps.shape), maps)
     torch.clamp_min(maps, 0.0, out=positive)
+    windows = windows.expand(len(maps), -1, -1)
     for sign, part in enumerate((positive, maps.clamp_max_(0.0))):
-        results = dict(zip(moments, into[:, sign * len(moments) :].unbind(1), strict=False))
+        results = dict(zip(moments, into[sign * len(moments) :], strict=False))
         if "mean" in moments:
-            means = torch.bmm(windows, part)
-            results["mean"].copy_(means.neg_() if sign else means)
+            product(windows, part, results["mean"])
+            if sign:
+                results["mean"].neg_()
         if "square" in moments:
-            results["square"].copy_(torch.bmm(windows, part.square_()))
+            product(windows, part.square_(), results["square"])
+
+
+def product(left: Tensor, right: Tensor, into: Tensor) -> None:
+    """Products of matrices [B, ., .]; straight into memory that is contiguous, else PyTorch makes them one by one."""
+    if into.is_contiguous():
+        torch.bmm(left, right, out=into)
+    else:
+        into.copy_(torch.bmm(left, right))
 
 
 def signed_power(values: Tensor, exponent: float) -> Tensor:
