@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import extraction, learning, memory, peers, prediction, startup, stream
+from benchmarks import extraction, learning, memory, peers, prediction, reuse, startup, stream
 from benchmarks.limits import Machine
 from benchmarks.rows import Row, show, write
 from circle import __version__
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Machine], Iterator[Row]]] = {
     "learning": learning.rows,
     "prediction": prediction.rows,
     "stream": stream.rows,
+    "reuse": reuse.rows,
     "peers": peers.rows,
     "memory": memory.rows,
     "startup": startup.rows,
