@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import drop, image_file, needs_chromium, opened_page
 from PIL import Image
 
 from circle import CircleClassifier
@@ -121,6 +122,30 @@ def page(example: ModuleType, exported: Path) -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@needs_chromium
+def test_the_example_page_in_a_browser(page: str, model: Path, photos: Path) -> None:
+    """An image by the picker, another by a drop, and a file that is no image."""
+    from playwright.sync_api import expect
+
+    paths = sorted(photos.iterdir())[:2]
+    pictures = [Image.open(path) for path in paths]
+    expected = CircleClassifier.load(model).predict(pictures).tolist()
+    with opened_page(allowed="status of 400") as browser:
+        browser.goto(page)
+        best = browser.locator("#classes li").first.locator("span")
+        browser.locator("#file").set_input_files(paths[0])
+        expect(best).to_have_text(expected[0])
+        expect(browser.locator("#classes li")).to_have_count(4)
+        drop(browser, browser.locator("#place"), [image_file("other.png", pictures[1], "PNG")])
+        expect(best).to_have_text(expected[1])
+        junk = {"name": "junk.png", "mimeType": "image/png", "buffer": b"no image at all"}
+        with browser.expect_response("**/classify") as answer:
+            browser.locator("#file").set_input_files(junk)
+        assert answer.value.status == 400
+        expect(browser.locator("#message")).to_contain_text("not a readable image")
+        expect(browser.locator("#classes li")).to_have_count(0)
 
 
 def test_the_example_needs_nothing_of_circle(model: Path, exported: Path, photos: Path) -> None:

@@ -6,28 +6,22 @@ Real images: two photographs that come with scikit-learn, and its handwritten di
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from browser import drop, image_file, needs_chromium, opened_page
 from PIL import Image
 from sklearn.datasets import load_digits, load_sample_image
 
 from circle import CircleClassifier
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no browser test: playwright is not installed")
-CHROMIUM = os.environ.get("CIRCLE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser test: no chromium on the path (CIRCLE_CHROMIUM)")
-playwright.expect.set_options(timeout=120_000)  # a busy machine is not a failed test
-
-FLAGS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+pytestmark = needs_chromium
 
 
 def crops(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -38,59 +32,19 @@ def crops(name: str, count: int, seed: int = 0) -> list[dict[str, Any]]:
     for number in range(count):
         side = int(random.integers(120, 260))
         left, top = (int(random.integers(0, end - side)) for end in photograph.size)
-        files.append(_file(f"{name}-{number}.jpg", photograph.crop((left, top, left + side, top + side)), "JPEG"))
+        files.append(image_file(f"{name}-{number}.jpg", photograph.crop((left, top, left + side, top + side)), "JPEG"))
     return files
 
 
 def digit(number: int) -> dict[str, Any]:
     image = Image.fromarray((load_digits().images[number] * 15.9).astype(np.uint8)).resize((96, 96))
-    return _file(f"digit-{number}.png", image, "PNG")
-
-
-def _file(name: str, image: Image.Image, kind: str) -> dict[str, Any]:
-    content = io.BytesIO()
-    image.save(content, kind)
-    return {"name": name, "mimeType": f"image/{kind.lower()}", "buffer": content.getvalue()}
+    return image_file(f"digit-{number}.png", image, "PNG")
 
 
 @pytest.fixture
 def page() -> Iterator[Any]:
-    """A page that fails the test on any error, refused script or request to elsewhere."""
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1100, "height": 720})
-        page.set_default_timeout(120_000)
-        problems: list[str] = []
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: problems.append(request.url) if _elsewhere(request.url) else None)
-        page.on("dialog", lambda dialog: dialog.accept())
+    with opened_page() as page:
         yield page
-        browser.close()
-        # The story restarts the server, and the page that asks it for news meanwhile finds nobody there.
-        assert [problem for problem in problems if "net::ERR_CONNECTION_" not in problem] == []
-
-
-def _elsewhere(url: str) -> bool:
-    return not url.startswith(("http://127.0.0.1:", "blob:http://127.0.0.1:"))
-
-
-def drop(page: Any, where: Any, files: list[dict[str, Any]]) -> None:
-    """Drop files on an element, as a hand with a mouse would."""
-    contents = [[each["name"], each["mimeType"], base64.b64encode(each["buffer"]).decode()] for each in files]
-    transfer = page.evaluate_handle(
-        """(contents) => {
-            const transfer = new DataTransfer();
-            for (const [name, type, text] of contents) {
-                const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-                transfer.items.add(new File([bytes], name, { type }));
-            }
-            return transfer;
-        }""",
-        contents,
-    )
-    for event in ("dragover", "drop"):
-        where.dispatch_event(event, {"dataTransfer": transfer})
 
 
 def shot(page: Any, name: str) -> None:
