@@ -34,20 +34,21 @@ OFF = {
 }
 
 
-def config_of(name: str, initial: int, epochs: int, width: int, *, compensated: bool) -> TrainerConfig:
+def config_of(arguments: argparse.Namespace, name: str, *, compensated: bool) -> TrainerConfig:
     """A narrow network, so many epochs in the first and in later tasks; the step size falls after half of them."""
-    config = entry("method", name).config()
-    wishes = {"network": "resnet18", "width": width, "max_pool": True, "batch_size": 32, "balanced_epochs": 5}
+    config, initial, epochs = entry("method", name).config(), arguments.initial_epochs, arguments.epochs
+    wishes = {"network": "resnet18", "width": arguments.width, "max_pool": True, "batch_size": 32}
     wishes |= {"initial_epochs": initial, "epochs": epochs, "learning_rate_step": max(1, epochs // 2)}
     wishes |= {
         "initial_milestones": (initial // 2,),
         "milestones": (epochs // 2,),
         "feature_size": 32,
         "pulled_images": 32,
+        "balanced_epochs": 5,
     }
     if name == "adagauss":
         # Its term against collapse wants more images in a batch than values in a feature vector.
-        wishes |= {"batch_size": 128, "draws": 1000}
+        wishes |= {"batch_size": 64, "draws": 1000}
     if not compensated:
         wishes |= OFF[name]
     return config.replace(**{key: value for key, value in wishes.items() if key in config.field_names()})
@@ -69,6 +70,7 @@ def run(config: TrainerConfig, dataset: Dataset, images: int) -> dict[str, objec
         "old tasks": round(100 * float(right[old].mean()), 2),
         "last task": round(100 * float(right[~old].mean()), 2),
         "seconds": round(seconds),
+        "images of each class": images,
         "config": config.to_dict(),
     }
 
@@ -89,12 +91,9 @@ def main() -> None:
         for kind in ("with", "without"):
             if kind in found.get(name, {}):
                 continue
-            config = config_of(
-                name, arguments.initial_epochs, arguments.epochs, arguments.width, compensated=kind == "with"
-            )
+            config = config_of(arguments, name, compensated=kind == "with")
             found.setdefault(name, {})[kind] = result = run(config, dataset, arguments.images)
-            text = json.dumps({"images of each class": arguments.images, **found}, indent=1)
-            arguments.output.write_text(text + "\n")
+            arguments.output.write_text(json.dumps(found, indent=1) + "\n")
             print(f"{name}, {kind}: {result['old tasks']} % old tasks, {result['last task']} % last task", flush=True)
 
 
