@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ TOKEN = 16  # characters at least
 
 def import_uvicorn() -> Any:
     """Uvicorn, which with Starlette is an extra."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        raise CircleError("serving needs Starlette and uvicorn: pip install 'circle-cil[serve]'") from error
+    # Starlette is only looked for: the application, which is imported later, uses it.
+    if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
+        raise CircleError("serving needs Starlette and uvicorn: pip install 'circle-cil[serve]'")
+    import uvicorn
+
     return uvicorn
 
 
