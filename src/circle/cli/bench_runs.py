@@ -13,7 +13,6 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from circle import processes
 from circle.benchmark import campaign, runner, watch
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.method import Method, Step, Steps
@@ -22,6 +21,7 @@ from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
 from circle.cli.flags import ModelFlags, part_flags
 from circle.errors import CircleError
+from circle.joint import processes
 from circle.learner import CircleClassifier
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset

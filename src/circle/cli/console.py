@@ -22,9 +22,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from circle import processes
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
+from circle.joint import processes
 from circle.stopping import stop_requests as stop_requests
 
 

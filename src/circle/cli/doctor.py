@@ -11,8 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from circle.cli import console
-from circle.doctor import examine, healthy
-from circle.finding import Finding
+from circle.doctor import Finding, examine, healthy
 
 MARKS = {"good": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[red]wrong[/]"}
 
