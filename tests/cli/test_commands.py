@@ -153,3 +153,30 @@ def test_no_traceback_reaches_the_user(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.strip() == f"circle: error: {tmp_path / 'missing'}: no such model file"
+
+
+def test_brackets_in_names_are_brackets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """rich would take "[copy]" for a colour and leave it out, and end at "[/b]" with an error of its own."""
+    data = make_folder(tmp_path / "photos[" / "b]", 4)
+    (data / "red").rename(data / "red[copy]")
+    (data / "blue" / "broken[copy].png").write_bytes(b"no image at all")
+    numbers = tmp_path / "labels.npz"
+    np.savez(numbers, x=np.zeros((2, 16, 16, 3), np.uint8), y=["[/b]", "[bold]"])
+    model, small = data / "model[copy].circle", data / "small.circle"
+    capsys.readouterr()
+    for command, words in [
+        (["learn", model, data, *FAST], "model[copy].circle knows 3 classes"),
+        (["evaluate", model, data], "red[copy]"),
+        (["predict", model, data / "red[copy]" / "000.png"], "red[copy]"),
+        (["learn", model, numbers], "knows 5 classes"),
+        (["evaluate", model, numbers], "[/b]"),
+        (["info", model], "[bold] (1)"),
+        (["pack", model, small], "/b]/small.circle"),
+        (["merge", model, model, "-o", data / "both"], "/b]/both knows 5 classes"),
+        (["forget", model, "[/b]"], "forgot [/b]"),
+    ]:
+        assert run([str(argument) for argument in command]) == 0
+        said = capsys.readouterr()
+        assert words in said.out.replace("\n", "")
+        if command[0] == "learn" and command[2] is data:
+            assert "photos[/b]/blue/broken[copy].png: not a readable image" in said.err

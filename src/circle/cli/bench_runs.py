@@ -51,12 +51,12 @@ def base_model(flags: ModelFlags, dataset: str) -> CircleClassifier:
 def stage_bars(err: Console) -> Progress:
     """Bars with a note beside them; they show on terminals only."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=err,
         disable=not err.is_terminal,
     )

@@ -29,13 +29,13 @@ from circle.stopping import stop_requests as stop_requests
 
 
 def output() -> Console:
-    """Standard output: results."""
-    return Console(highlight=False)
+    """Standard output: results. A "[" in the name of a file or class is a "[": rich's markup is off everywhere."""
+    return Console(highlight=False, markup=False)
 
 
 def messages() -> Console:
     """Standard error: progress and remarks, so that results can be piped."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 class RateColumn(ProgressColumn):
@@ -50,7 +50,7 @@ def progress(console: Console) -> Progress:
     """A bar with images/s and the time left; it shows on terminals only and leaves no litter in logs."""
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         RateColumn(),
@@ -82,12 +82,17 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def remark(console: Console, mark: str, text: str) -> None:
+    """A line that begins with a coloured word, such as "note"."""
+    console.print(Text.assemble((mark, "yellow"), f" {text}"), soft_wrap=True)
+
+
 def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
     """Name the images that could not be read."""
     for reason in unreadable[:shown]:
-        console.print(f"[yellow]skipped[/] {reason}", soft_wrap=True)
+        remark(console, "skipped", reason)
     if len(unreadable) > shown:
-        console.print(f"[yellow]skipped[/] {len(unreadable) - shown:,} more", soft_wrap=True)
+        remark(console, "skipped", f"{len(unreadable) - shown:,} more")
 
 
 def check_output(path: Path, *, force: bool) -> None:
