@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
-from circle import CircleClassifier, CircleError
+from circle import CircleClassifier, CircleError, checkpoint
 
 Stream = tuple[np.ndarray, np.ndarray]
 
@@ -64,3 +66,28 @@ def test_changed_random_weights_are_noticed(
     )
     with pytest.raises(CircleError, match="other random weights"):
         CircleClassifier.load(tmp_path / "model")
+
+
+def forged(source: Path, target: Path, header: object) -> Path:
+    """The same tensors under another header of ours."""
+    tensors, _ = checkpoint.read(source)
+    save_file(tensors, target, metadata={"circle": header if isinstance(header, str) else json.dumps(header)})
+    return target
+
+
+def test_headers_that_no_model_has(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    """The tensors have checksums; a damaged header must not end in an error of Python's own."""
+    model = tmp_path / "model"
+    tiny().fit(*stream).save(model)
+    header = checkpoint.read_header(model)
+    for whole in ("no JSON", "[]", "{}", "null", {**header, "format": "x"}, {**header, "checksums": None}):
+        with pytest.raises(CircleError, match="forged: damaged model file .unreadable header."):
+            CircleClassifier.load(forged(model, tmp_path / "forged", whole))
+    for name in ("settings", "classes", "orphan_degrees"):
+        for value in (None, "x", 3):
+            with pytest.raises(CircleError, match="forged: damaged model file"):
+                CircleClassifier.load(forged(model, tmp_path / "forged", {**header, name: value}))
+    for name in ("groups", "members", "seed", "image"):
+        settings = {**header["settings"], name: "x"}
+        with pytest.raises(CircleError, match="forged: damaged model file"):
+            CircleClassifier.load(forged(model, tmp_path / "forged", {**header, "settings": settings}))

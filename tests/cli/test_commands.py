@@ -82,7 +82,7 @@ def test_bad_models(model: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
         (truncated, "truncated model file"),
         (newer, "newer CIRCLE"),
         (foreign, "not a CIRCLE model"),
-        (tmp_path, "cannot be read"),
+        (tmp_path, "cannot be read (Is a directory); expected a model file"),
     ]:
         content = path.read_bytes() if path.is_file() else None
         for command in (["predict", path, picture], ["evaluate", path, data], ["info", path], ["forget", path, "red"]):
