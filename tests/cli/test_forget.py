@@ -32,9 +32,15 @@ def test_forget_with_and_without_the_images(
     assert "learned 12 images, 24 were known" in capsys.readouterr().out, "a forgotten class can be learned again"
 
 
-def test_forget_errors(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forget_errors(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = model.read_bytes()
     assert "class 'rde' is not in the model; it has blue, green, red" in fails(["forget", model, "rde"], capsys)
     (data / "red" / "000.png").unlink()
     assert "11 images given, 12 learned" in fails(["forget", model, "red", "--images", data], capsys)
+    broken = tmp_path / "broken"
+    (broken / "red").mkdir(parents=True)
+    (broken / "red" / "a.png").write_bytes(b"no image at all")
+    for images in (broken, broken / "red", broken / "red" / "a.png"):
+        line = fails(["forget", model, "red", "--images", images], capsys)
+        assert f"{images}: none of 1 images is readable" in line and "a.png: not a readable image" in line
     assert model.read_bytes() == before
