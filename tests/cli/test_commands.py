@@ -105,6 +105,15 @@ def test_a_predicting_model_does_not_learn(
     assert small.read_bytes() == before
 
 
+def test_a_packed_model_needs_a_place(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for output in (tmp_path / "no" / "small", tmp_path):
+        line = fails(["pack", model, output, "--force"], capsys)
+        assert line.endswith(
+            f"{output}: cannot be written; expected a file in a folder that exists and can be written to"
+        )
+    assert "exists already" in fails(["pack", model, model], capsys)
+
+
 def test_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in [
         (["lern"], "lern"),

@@ -21,6 +21,9 @@ def test_merge(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["learn", str(model), str(more)]) == 0
     assert merged.read_bytes() == model.read_bytes()
     assert "exists already" in fails(["merge", model, other, "-o", merged], capsys)
+    for output in (tmp_path / "no" / "merged", data):
+        line = fails(["merge", model, other, "-o", output, "--force"], capsys)
+        assert f"{output}: cannot be written; expected a file in a folder that exists" in line
     assert run(["merge", str(model), str(other), "-o", str(merged), "--force"]) == 0
     assert "5 images had been learned by more than one model" in " ".join(capsys.readouterr().err.split())
 

@@ -95,15 +95,10 @@ def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
         remark(console, "skipped", f"{len(unreadable) - shown:,} more")
 
 
-def check_output(path: Path, *, force: bool) -> None:
-    """Refuse to replace a file unless asked to."""
+def check_writable(path: Path, *, force: bool) -> None:
+    """Say now, not after the work, that a result could not be written; replace no file unless asked to."""
     if path.exists() and not force:
         raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
-
-
-def check_writable(path: Path, *, force: bool) -> None:
-    """Say now, not after the work, that a result could not be written."""
-    check_output(path, force=force)
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
 

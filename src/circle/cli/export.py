@@ -41,7 +41,7 @@ def export(
     force
         Replace the output file where it exists.
     """
-    console.check_output(output, force=force)
+    console.check_writable(output, force=force)
     out, err = console.output(), console.messages()
     classifier = CircleClassifier.load(model)
     with console.progress(err) as bar:

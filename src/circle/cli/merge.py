@@ -32,7 +32,7 @@ def merge(
     force
         Replace the output file where it exists.
     """
-    console.check_output(output, force=force)
+    console.check_writable(output, force=force)
     merged, twice = merge_files([first, second, *more], output)
     if twice:
         console.remark(
