@@ -96,14 +96,18 @@ def serve(
     token: str | None = None,
     names: Sequence[str] = (),
     limits: Limits | None = None,
+    check: Callable[[CircleClassifier], None] = lambda model: None,
     ready: Callable[[str, Service], None] = lambda address, service: None,
 ) -> None:
-    """Serve a model file until a signal ends it; everything learned is in the file then."""
+    """Serve a model file until a signal ends it; everything learned is in the file then.
+
+    ``check`` may refuse the model that is there, which stays as it is.
+    """
     import_uvicorn()
     check_address(host, token)
     # Uvicorn stops at a signal, and then raises it once more: by then it must not end the process any more.
     with checkpoint.exclusive(path), listen(host, port) as listener, stop_requests():
-        service = Service(path, new_model, limits or Limits())
+        service = Service(path, new_model, limits or Limits(), check)
         try:
             server = make_server(service, host, token, names)
             shown = f"[{host}]" if ":" in host else host
