@@ -92,6 +92,8 @@ def ablation(
         Processes that decode image files; 0 decodes in this one.
     """
     out, err = console.output(), console.messages()
+    console.check_folder(output)
+    console.check_folder(cache)
     flags = settings or ModelFlags()
     flags = replace(flags, preset=flags.preset or STUDY_PRESET)
     base = base_model(flags, dataset)

@@ -235,7 +235,7 @@ def numbers(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
             raise CircleError(f"seeds {text!r}: expected numbers such as 0-4 or 0,3,7")
         numbers += range(int(first), int(last or first) + 1)
     return tuple(numbers)
