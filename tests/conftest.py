@@ -117,12 +117,12 @@ import json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
 import torch
 import circle.cli.bench, circle.cli.learn
-from circle import joint_teaching
+from circle.joint import teaching
 from circle.benchmark import joint_method
 from circle.cli import run
 
 torch.set_num_threads(1)
-joint_teaching.TILE = 16
+teaching.TILE = 16
 
 def signalled(step, number, nth):
     left = [nth]
@@ -151,7 +151,7 @@ for line in sys.stdin:
             os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         if order["signal"]:
             number, nth = order["signal"]
-            joint_teaching.learn_tile = signalled(joint_teaching.learn_tile, number, nth)
+            teaching.learn_tile = signalled(teaching.learn_tile, number, nth)
             joint_method.JointCircle._learn = signalled(joint_method.JointCircle._learn, number, nth)
         code = 70
         try:

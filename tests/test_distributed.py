@@ -1,6 +1,6 @@
 """Processes that torchrun starts, and the one process that knows nothing of it.
 
-What several processes make of a lesson is tested in test_joint_teaching.py, of a benchmark in
+What several processes make of a lesson is tested in joint/test_teaching.py, of a benchmark in
 benchmark/test_joint_method.py; those are started by environment variables alone.
 """
 

@@ -1,4 +1,4 @@
-"""CircleClassifier: exactness end to end, algebra, forgetting, files, scikit-learn's tools."""
+"""CircleClassifier: exactness end to end, algebra, forgetting, scikit-learn's tools."""
 
 from __future__ import annotations
 
@@ -215,6 +215,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(result.stdout) < 20_000, "kilobytes"
 
 
+def test_parameters_are_counted_as_in_the_paper(tiny: Any, stream: Stream) -> None:
+    model = tiny().fit(*stream)
+    member = model.groups_[0].members[0]
+    count = model.parameter_count()
+    assert count.learnable == 2 * 2 * member.size * 4
+    assert count.fixed == 4 * member.parameter_count().fixed
+
+
 # -- forgetting ----------------------------------------------------------------------------------------------
 
 
@@ -315,70 +323,6 @@ def test_settings_are_checked(tiny: Any, stream: Stream) -> None:
             tiny(**changes).fit(*stream)
     with pytest.raises(CircleError, match="did you mean 'filters'"):
         CircleClassifier().set_params(extractor__filtres=3)
-
-
-# -- files ---------------------------------------------------------------------------------------------------
-
-
-def test_a_predicting_model_is_small_and_says_the_same(tiny: Any, stream: Stream, tmp_path: Path) -> None:
-    images, labels = stream
-    model = tiny().fit(images, labels)
-    model.save(tmp_path / "learning")
-    model.save(tmp_path / "predicting", for_prediction=True)
-    small = CircleClassifier.load(tmp_path / "predicting")
-    assert np.array_equal(small.predict_proba(images), model.predict_proba(images))
-    assert (tmp_path / "predicting").stat().st_size < (tmp_path / "learning").stat().st_size / 4
-    assert small.samples_ == len(labels)
-    for call in (lambda: small.partial_fit(images, labels), lambda: small.forget(1), lambda: small + model):
-        with pytest.raises(CircleError, match="only predicts"):
-            call()
-    small.save(tmp_path / "again")
-    assert CircleClassifier.load(tmp_path / "again").classes_.tolist() == [0, 1, 2, 3]
-
-
-def test_the_mark_of_a_journal_travels_with_the_learning_model(tiny: Any, stream: Stream, tmp_path: Path) -> None:
-    images, labels = stream
-    model = tiny().partial_fit(images, labels)
-    model._journal_mark = {"identity": "abc", "sequence": 7}
-    model.save(tmp_path / "a.circle")
-    again = CircleClassifier.load(tmp_path / "a.circle").partial_fit(images, labels)
-    again.save(tmp_path / "b.circle")
-    assert CircleClassifier.load(tmp_path / "b.circle")._journal_mark == {"identity": "abc", "sequence": 7}
-    again.save(tmp_path / "c.circle", for_prediction=True)
-    assert CircleClassifier.load(tmp_path / "c.circle")._journal_mark is None
-    assert again.fit(images, labels)._journal_mark is None
-
-
-def test_saving_does_not_depend_on_history(tiny: Any, stream: Stream, tmp_path: Path) -> None:
-    """Models that learned the same have the same file, byte for byte."""
-    images, labels = stream
-    order = np.random.default_rng(1).permutation(len(labels))
-    tiny().fit(images, labels).save(tmp_path / "a")
-    tiny().fit(images[order], labels[order]).save(tmp_path / "b")
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_changed_random_weights_are_noticed(
-    tiny: Any, stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A future torch may draw other numbers from the same seed: then the model must not pretend."""
-    import circle.ensemble
-
-    tiny().fit(*stream).save(tmp_path / "model")
-    build = circle.ensemble.build_extractor
-    monkeypatch.setattr(
-        circle.ensemble, "_cached_extractor", lambda config, shape, seed: build(config, shape, seed + 1)
-    )
-    with pytest.raises(CircleError, match="other random weights"):
-        CircleClassifier.load(tmp_path / "model")
-
-
-def test_parameters_are_counted_as_in_the_paper(tiny: Any, stream: Stream) -> None:
-    model = tiny().fit(*stream)
-    member = model.groups_[0].members[0]
-    count = model.parameter_count()
-    assert count.learnable == 2 * 2 * member.size * 4
-    assert count.fixed == 4 * member.parameter_count().fixed
 
 
 # -- scikit-learn --------------------------------------------------------------------------------------------

@@ -120,13 +120,25 @@ def read_header(path: Path | str) -> dict[str, Any]:
         raise CircleError(f"{path}: not a CIRCLE model ({str(error).splitlines()[0]})") from error
     if _KEY not in metadata:
         raise CircleError(f"{path}: not a CIRCLE model: a safetensors file of another program")
-    header = json.loads(metadata[_KEY])
+    header = _header_of(metadata[_KEY])
+    if header is None:
+        raise CircleError(f"{path}: damaged model file (unreadable header); expected one that `circle learn` wrote")
     if header["format"] > FORMAT_VERSION:
         raise CircleError(
             f"{path}: written by a newer CIRCLE (format {header['format']}, this one reads up to {FORMAT_VERSION}): "
             "update circle-cil"
         )
     return header
+
+
+def _header_of(text: str) -> dict[str, Any] | None:
+    """The header as it was written, or None where this is none."""
+    try:
+        header = json.loads(text)
+        known = isinstance(header["format"], int) and isinstance(header["checksums"], dict)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return header if known else None
 
 
 def _check_frame(path: Path) -> None:
@@ -152,7 +164,7 @@ def _check_frame(path: Path) -> None:
     except FileNotFoundError as error:
         raise CircleError(f"{path}: no such model file") from error
     except OSError as error:
-        raise CircleError(f"{path}: cannot be read ({error.strerror})") from error
+        raise CircleError(f"{path}: cannot be read ({error.strerror}); expected a model file") from error
     if 8 + length + end > size:
         raise CircleError(f"{path}: truncated model file ({size:,} of {8 + length + end:,} bytes)")
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from circle import processes
 from circle.errors import CircleError, LostProcessError, ToldElsewhereError
+from circle.joint import processes
 from circle.labels import decode_labels, encode_labels, ordered
 from circle.learner import CircleClassifier
 from circle.statistics import Statistics

@@ -95,6 +95,11 @@ def restored(
             model._journal_mark = header.get("journal")
     except KeyError as error:
         raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
+    except CircleError:
+        raise  # it says already what is wrong
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        # The tensors have checksums, the header has none: a value in it may be of another kind than it was.
+        raise CircleError(f"{path}: damaged model file (its header does not fit: {error})") from error
     return model
 
 

@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -171,8 +170,12 @@ def class_pixels(path: Path, label: Hashable, model: CircleClassifier) -> torch.
         samples = list(open_unlabelled(path))
     if not samples:
         raise CircleError(f"{path}: no images of class {label!r} in it")
-    image, pixels = model.input_config(), []
+    image, pixels, reason = model.input_config(), [], ""
     for sample in samples:
-        with suppress(UnreadableImageError):  # it was skipped when the class was learned, too
+        try:
             pixels.append(sample.pixels(image))
+        except UnreadableImageError as error:  # it was skipped when the class was learned, too
+            reason = reason or str(error)
+    if not pixels:
+        raise CircleError(f"{path}: none of {len(samples)} images is readable ({reason}); nothing was forgotten")
     return torch.from_numpy(np.stack(pixels))

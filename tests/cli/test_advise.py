@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import calling
 import numpy as np
 import pytest
 from PIL import Image
@@ -34,12 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def fails(arguments: list, capsys: pytest.CaptureFixture[str], code: int = 1) -> str:
-    """Run a command that must fail with one line on stderr; returns that line."""
-    capsys.readouterr()
-    assert run(["advise", *map(str, arguments)]) == code
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1, lines
-    return lines[0]
+    return calling.fails(["advise", *arguments], capsys, code)
 
 
 def test_table_json_and_plot(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

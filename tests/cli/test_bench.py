@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from calling import fails
 
 from circle.benchmark import results
 from circle.cli import run
@@ -122,11 +123,16 @@ def test_ctrl_c_finishes_the_task_and_keeps_it(tmp_path: Path) -> None:
 
 
 def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
     for more, words, code in [
         (["--tasks", "3"], "10 classes cannot be split into 3 equal tasks: expected one of 1, 2, 5, 10", 1),
         (["--tasks", "5+4"], "hold 9 classes", 1),
         (["--tasks", "many"], "expected a number such as 20", 1),
         (["--tasks", "5", "--seeds", "x"], "0-4 or 0,3,7", 1),
+        (["--tasks", "5", "--seeds", "3-1"], "seeds '3-1': expected numbers such as 0-4", 1),
+        (["--tasks", "5", "--cache", str(file)], f"{file} is a file; expected a folder, or a new name", 1),
+        (["--tasks", "5", "--tensorboard", str(file / "a")], f"{file / 'a'}: cannot be a folder for results", 1),
         (["--tasks", "5", "--method", "magic"], "unknown method 'magic'", 1),
         (["--tasks", "5", "--preset", "huge"], "unknown preset 'huge'", 1),
         ([], "--tasks", 2),
@@ -137,6 +143,10 @@ def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert len(lines) == 1
         assert words in lines[0]
     assert not (tmp_path / "out").exists()
+    for output in (file, file / "below"):
+        line = fails([*bench(output), "--tasks", "5"], capsys)
+        assert f"{output}: cannot be a folder for results: {file} is a file; expected a folder" in line
+    assert file.read_text() == "precious"
     assert run(["bench", "run", "--dataset", "digitz", "--tasks", "5"]) == 1
     assert "did you mean 'digits'" in capsys.readouterr().err
 

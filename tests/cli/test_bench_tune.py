@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from calling import fails
 
 from circle.benchmark.results import read_run
 from circle.cli import run
@@ -115,6 +116,15 @@ def test_wrong_wishes(more: list[str], words: str, tmp_path: Path, capsys: pytes
         del arguments[arguments.index(more[0]) : arguments.index(more[0]) + 2]
     assert run(arguments) == 1
     assert words in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_file_is_no_folder_for_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("precious")
+    for arguments in (tune(file), tune(tmp_path / "search", "--cache", str(file))):
+        assert f"{file} is a file; expected a folder, or a new name" in fails(arguments, capsys)
+    assert file.read_text() == "precious"
+    assert not (tmp_path / "search").exists()
 
 
 def test_another_search_in_the_same_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from calling import fails
 from cyclopts import App
 
 from circle.cli import run
@@ -58,6 +59,27 @@ def test_show_and_install(tmp_path: Path, capsys: pytest.CaptureFixture[str], sc
     assert run(["completion", "install", "bash", "--output", str(path), "--no-startup"]) == 0
     assert capsys.readouterr().out.startswith(f"{path}: completion for bash")
     assert path.read_text().strip() == scripts["bash"].strip()
+
+
+def test_other_files_are_not_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scripts: dict[str, str]
+) -> None:
+    other = tmp_path / "notes"
+    other.write_text("# what I wanted to say\n")
+    for path, words in [
+        (other, "exists already"),
+        (tmp_path, "exists already"),
+        (tmp_path / "no" / "script", "expected a file in a folder that exists"),
+    ]:
+        assert f"{path}: " in (line := fails(["completion", "install", "bash", "--output", path], capsys))
+        assert words in line
+    assert other.read_text() == "# what I wanted to say\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+    for shell, script in scripts.items():
+        path = tmp_path / shell
+        path.write_text(f"{script}\nof an earlier version")
+        assert run(["completion", "install", shell, "--output", str(path), "--no-startup"]) == 0
+        assert path.read_text().strip() == script.strip()
 
 
 def test_at_start_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

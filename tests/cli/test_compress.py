@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calling import fails
 
 from circle import CircleClassifier
 from circle.cli import run
@@ -27,14 +28,6 @@ def images(tmp_path: Path, make_stream: object) -> Path:
     x, y = make_stream(60, seed=1)  # pyright: ignore[reportCallIssue]
     np.savez(tmp_path / "held.npz", x=x, y=y)
     return tmp_path / "held.npz"
-
-
-def fails(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    assert run([str(argument) for argument in arguments]) == 1
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1, lines
-    return lines[0]
 
 
 def test_with_images(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from calling import fails
 from PIL import Image
 
 from circle.cli import run
@@ -40,14 +41,6 @@ def fashion(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         files[url] = f"md5:{hashlib.md5(content).hexdigest()}"
     monkeypatch.setitem(DOWNLOADS, "fashion_mnist", Download(files))
     return cache
-
-
-def fails(arguments: list[str], capsys: pytest.CaptureFixture[str], code: int = 1) -> str:
-    capsys.readouterr()
-    assert run(arguments) == code
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1, lines
-    return lines[0]
 
 
 def test_list(fashion: Path, capsys: pytest.CaptureFixture[str]) -> None:

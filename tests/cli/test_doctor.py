@@ -7,7 +7,7 @@ import json
 import pytest
 
 from circle.cli import doctor, run
-from circle.finding import Finding
+from circle.doctor import Finding
 
 
 def test_json_and_table(capsys: pytest.CaptureFixture[str]) -> None:

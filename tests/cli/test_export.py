@@ -80,7 +80,8 @@ def test_errors(model: Path, exported: Path, tmp_path: Path, capsys: pytest.Capt
         ([model, exported], "exists already"),
         ([tmp_path / "none.circle", tmp_path / "new.onnx"], "no such model file"),
         ([model, tmp_path / "new.onnx", "--check", tmp_path / "none"], "expected a folder, a zip archive or a file"),
-        ([model, tmp_path / "nowhere" / "new.onnx"], "cannot be written"),
+        ([model, tmp_path / "nowhere" / "new.onnx"], "cannot be written; expected a file in a folder that exists"),
+        ([model, tmp_path, "--force"], "cannot be written; expected a file in a folder that exists"),
     ]:
         capsys.readouterr()
         assert run(["export", *map(str, arguments)]) == 1

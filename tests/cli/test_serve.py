@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from calling import fails
 
 from circle import CircleClassifier
 from circle.cli import run
@@ -48,3 +49,12 @@ def test_errors_are_one_line(
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert message in line
     assert damaged.read_bytes() == b"not a model"
+
+
+def test_flags_that_contradict_the_model_change_nothing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, names = model.read_bytes(), sorted(path.name for path in model.parent.iterdir())
+    assert "model.circle: exists with groups = 1, not 7" in fails(
+        ["serve", model, "--groups", "7", "--port", "0"], capsys
+    )
+    assert model.read_bytes() == before
+    assert sorted(path.name for path in model.parent.iterdir()) == names, "no journal was begun"

@@ -13,6 +13,7 @@ from PIL import Image
 from circle import CircleClassifier
 from circle.errors import CircleError
 from circle.export import checking, export_onnx, writing
+from circle.export import model as onnx_form
 
 
 @pytest.fixture
@@ -75,3 +76,23 @@ def test_missing_extra(package: str, model: CircleClassifier, tmp_path: Path, mo
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(CircleError, match=f"needs {package}: pip install 'circle-cil.export.'"):
         export_onnx(model, tmp_path / "model.onnx")
+
+
+def test_images_of_which_none_is_readable(model: CircleClassifier, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image at all")
+    with pytest.raises(CircleError, match="model.onnx: not written: no readable image.*broken.png: not a readable"):
+        export_onnx(model, tmp_path / "model.onnx", check=tmp_path / "broken.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.png"]
+
+
+def test_a_graph_that_onnx_refuses(model: CircleClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator that no version of ONNX has, as a plug-in's form could ask for."""
+    monkeypatch.setattr(
+        onnx_form, "add_scores", lambda graph, scores, values, name: graph.add("NoSuchOperator", values)
+    )
+    with pytest.raises(
+        CircleError, match="model.onnx: not written: onnx does not accept this graph .*NoSuchOp"
+    ) as caught:
+        export_onnx(model, tmp_path / "model.onnx")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

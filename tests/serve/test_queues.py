@@ -98,3 +98,8 @@ def test_nothing_learned_is_an_answer(room: Classroom) -> None:
     with pytest.raises(ConflictError, match="nothing was learned yet"):
         predictor.submit(lesson("ant").pixels).result(60)
     predictor.close()
+
+
+def test_a_worker_must_say_what_it_does() -> None:
+    with pytest.raises(TypeError, match="do.*together"):
+        queues.Worker("circle-idler", 1)

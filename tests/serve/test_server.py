@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,11 @@ def test_one_server_per_model(tmp_path: Path) -> None:
 def test_small_answers_are_sent_at_once() -> None:
     with listen("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP, "else asyncio does not switch Nagle's algorithm off"
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_a_missing_extra_is_named(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(CircleError, match=r"pip install 'circle-cil\[serve\]'"):
+        serve(tmp_path / "m.circle", tiny_model, port=0)
+    assert list(tmp_path.iterdir()) == [], "nothing was begun"

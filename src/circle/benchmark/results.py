@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 import circle
-from circle import processes
 from circle.benchmark.metrics import StreamRecord
 from circle.benchmark.protocol import task_sizes
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
+from circle.joint import processes
 
 INFO, ROWS, CONFUSION = "run.json", "rows.jsonl", "confusion.csv"
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import circle.errors
-from circle import processes
+from circle.joint import processes
 
 _HELP = """Teach an image classifier from a stream, one sample at a time. It never forgets.
 

@@ -16,6 +16,7 @@ from circle.cli import command_line, console
 from circle.cli.bench_runs import STOPPED, RivalFlags, base_model, bench_team, follow_job, numbers, run_job, summaries
 from circle.cli.flags import ModelFlags, given
 from circle.errors import CircleError
+from circle.joint import processes
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
@@ -114,6 +115,9 @@ def run(
         return base_model(flags, dataset).set_params(seed=seed)
 
     def prepared() -> tuple[runner.Stream, FeatureStore | None, Iterator[campaign.Job]]:
+        for folder in (output, tensorboard) if processes.speaks() else ():  # the first process alone writes records
+            console.check_folder(folder)
+        console.check_folder(cache)
         images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
         if images_per_class is not None:
             images = images.balanced_part(images_per_class)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from circle.benchmark import ablation_runs, report_tables
 from circle.benchmark.ablation import Projection, Variant, ensemble_study, extractor_study, head_study, with_file
@@ -92,6 +92,8 @@ def ablation(
         Processes that decode image files; 0 decodes in this one.
     """
     out, err = console.output(), console.messages()
+    console.check_folder(output)
+    console.check_folder(cache)
     flags = settings or ModelFlags()
     flags = replace(flags, preset=flags.preset or STUDY_PRESET)
     base = base_model(flags, dataset)
@@ -152,27 +154,26 @@ def _run(request: StudyRequest, stream: Stream, store: FeatureStore, out: Consol
         table = study_table(found)
         out.print(_printed(table))
         for note in table.footnotes:
-            out.print(note, soft_wrap=True, markup=False)
+            out.print(note, soft_wrap=True)
     return 0
 
 
 def _printed(table: report_tables.Table) -> Table:
     """A report's table on the terminal."""
-    printed = Table(title=escape(table.title))
+    printed = Table(title=table.title)
     for heading in table.headings:
-        printed.add_column(escape(heading), overflow="fold")
+        printed.add_column(heading, overflow="fold")
     for row in table.rows:
         printed.add_row(*map(_field, row.entries), style="dim" if row.muted else None)
     return printed
 
 
-def _field(entry: report_tables.Entry) -> str:
+def _field(entry: report_tables.Entry) -> Text:
     """A field as rich writes it, the paper's value on a line of its own."""
-    styles = {"best": "bold", "second": "underline"}
-    text = escape(entry.text)
-    text = f"[{styles[entry.mark]}]{text}[/]" if entry.mark else text
-    parts = [f"{text} ({escape(entry.note)})" if entry.note else text, f"paper {entry.paper}" if entry.paper else ""]
-    return "\n".join(part for part in parts if part)
+    styles = {"best": "bold", "second": "underline", "": ""}
+    own = Text.assemble((entry.text, styles[entry.mark]), f" ({entry.note})" if entry.note else "")
+    paper = Text(f"paper {entry.paper}" if entry.paper else "")
+    return Text("\n").join(part for part in (own, paper) if part)
 
 
 def _choose(request: StudyRequest, variant: Variant, stream: Stream, store: FeatureStore, err: Console) -> Choice:

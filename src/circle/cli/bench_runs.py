@@ -13,7 +13,6 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from circle import processes
 from circle.benchmark import campaign, runner, watch
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.method import Method, Step, Steps
@@ -22,6 +21,7 @@ from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
 from circle.cli.flags import ModelFlags, part_flags
 from circle.errors import CircleError
+from circle.joint import processes
 from circle.learner import CircleClassifier
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset
@@ -51,12 +51,12 @@ def base_model(flags: ModelFlags, dataset: str) -> CircleClassifier:
 def stage_bars(err: Console) -> Progress:
     """Bars with a note beside them; they show on terminals only."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=err,
         disable=not err.is_terminal,
     )
@@ -235,7 +235,7 @@ def numbers(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
             raise CircleError(f"seeds {text!r}: expected numbers such as 0-4 or 0,3,7")
         numbers += range(int(first), int(last or first) + 1)
     return tuple(numbers)

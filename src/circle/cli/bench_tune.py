@@ -98,6 +98,8 @@ def tune(
     for name, value in (("trials", trials), ("minutes", minutes), ("budget", budget)):
         if value is not None and value <= 0:
             raise CircleError(f"{name} {value:g}: expected more than 0")
+    console.check_folder(output)
+    console.check_folder(cache)
     images = load_dataset(dataset, path=data_path, image_size=flags.image_size)
     if images_per_class is not None:
         images = images.balanced_part(images_per_class)

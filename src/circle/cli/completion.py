@@ -9,6 +9,7 @@ from cyclopts import App
 from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
 import circle.cli
+from circle.cli import console
 from circle.errors import CircleError
 
 app = App(name="completion", help="Complete commands and flags with the Tab key.")
@@ -42,9 +43,23 @@ def install(shell: Shell | None = None, /, *, output: Path | None = None, startu
         Add a line to ~/.bashrc or ~/.zshrc that loads it; fish needs none.
     """
     shell = shell or _shell()
+    if output is not None:
+        # An older script of ours is replaced, as in the shell's own folder; what is something else stays.
+        if output.exists() and not _is_script(output):
+            raise CircleError(f"{output}: exists already, and is no completion script of CIRCLE; choose another name")
+        console.check_writable(output, force=True)
     path = circle.cli.app.install_completion(shell=shell, output=output, add_to_startup=startup)
     print(f"{path}: completion for {shell}; it is there in every new shell")
     return 0
+
+
+def _is_script(path: Path) -> bool:
+    """Whether a file is a completion script of CIRCLE, by its first line."""
+    if not path.is_file():
+        return False
+    with path.open(errors="replace") as file:
+        first = file.readline(80)
+    return first.startswith("#") and first.split()[-1:] == ["circle"]
 
 
 def _shell() -> Shell:

@@ -22,20 +22,20 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from circle import processes
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
+from circle.joint import processes
 from circle.stopping import stop_requests as stop_requests
 
 
 def output() -> Console:
-    """Standard output: results."""
-    return Console(highlight=False)
+    """Standard output: results. A "[" in the name of a file or class is a "[": rich's markup is off everywhere."""
+    return Console(highlight=False, markup=False)
 
 
 def messages() -> Console:
     """Standard error: progress and remarks, so that results can be piped."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 class RateColumn(ProgressColumn):
@@ -50,7 +50,7 @@ def progress(console: Console) -> Progress:
     """A bar with images/s and the time left; it shows on terminals only and leaves no litter in logs."""
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         RateColumn(),
@@ -82,25 +82,35 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def remark(console: Console, mark: str, text: str) -> None:
+    """A line that begins with a coloured word, such as "note"."""
+    console.print(Text.assemble((mark, "yellow"), f" {text}"), soft_wrap=True)
+
+
 def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
     """Name the images that could not be read."""
     for reason in unreadable[:shown]:
-        console.print(f"[yellow]skipped[/] {reason}", soft_wrap=True)
+        remark(console, "skipped", reason)
     if len(unreadable) > shown:
-        console.print(f"[yellow]skipped[/] {len(unreadable) - shown:,} more", soft_wrap=True)
-
-
-def check_output(path: Path, *, force: bool) -> None:
-    """Refuse to replace a file unless asked to."""
-    if path.exists() and not force:
-        raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
+        remark(console, "skipped", f"{len(unreadable) - shown:,} more")
 
 
 def check_writable(path: Path, *, force: bool) -> None:
-    """Say now, not after the work, that a result could not be written."""
-    check_output(path, force=force)
+    """Say now, not after the work, that a result could not be written; replace no file unless asked to."""
+    if path.exists() and not force:
+        raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
+
+
+def check_folder(path: Path | None) -> None:
+    """Say now that a folder for results, which is made where it is missing, cannot be one."""
+    if path is None:
+        return
+    nearest = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        what = "is a file" if nearest.is_file() else "cannot be written to"
+        raise CircleError(f"{path}: cannot be a folder for results: {nearest} {what}; expected a folder, or a new name")
 
 
 def picture_kind(plot: Path | None) -> Literal["png", "svg"]:

@@ -11,6 +11,7 @@ import numpy as np
 from cyclopts import App, Parameter
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
+from rich.text import Text
 
 from circle import registry
 from circle.cli import console
@@ -45,7 +46,7 @@ def list_(*, as_json: AsJson = False) -> int:
     for heading in ("name", "", "what", "where"):
         table.add_column(heading, overflow="fold")
     for fact in facts:
-        mark = "[green]here[/]" if fact["present"] else ""
+        mark = Text("here", "green") if fact["present"] else ""
         table.add_row(fact["name"], mark, fact["description"], fact["where"])
     console.output().print(table)
     return 0
@@ -67,7 +68,7 @@ def fetch(name: str, /) -> int:
         raise CircleError(f"{name}: nothing to fetch: {place(name)[1]}; expected {', '.join(fetching.DOWNLOADS)}")
     out = console.messages()
     shown = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),

@@ -7,14 +7,13 @@ from dataclasses import asdict
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from circle.cli import console
-from circle.doctor import examine, healthy
-from circle.finding import Finding
+from circle.doctor import Finding, examine, healthy
 
-MARKS = {"good": "[green]ok[/]", "note": "[yellow]note[/]", "wrong": "[red]wrong[/]"}
+MARKS = {"good": Text("ok", "green"), "note": Text("note", "yellow"), "wrong": Text("wrong", "red")}
 
 
 def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -36,13 +35,13 @@ def doctor(*, as_json: Annotated[bool, Parameter(name="--json", negative=())] = 
     for finding in findings:
         if finding.group != group:
             group = finding.group
-            table.add_row(f"[bold]{group}[/]")
+            table.add_row(Text(group, "bold"))
         absent = finding.value is None and finding.state == "good"  # a data set, a GPU: nothing to praise
-        table.add_row(f"  {finding.name}", "" if absent else MARKS[finding.state], escape(_words(finding)))
+        table.add_row(f"  {finding.name}", "" if absent else MARKS[finding.state], _words(finding))
     out = console.output()
     out.print(table)
     wrong = [finding.name for finding in findings if finding.state == "wrong"]
-    out.print(f"[red]wrong:[/] {', '.join(wrong)}" if wrong else "All that CIRCLE needs is here.")
+    out.print(Text.assemble(("wrong:", "red"), f" {', '.join(wrong)}") if wrong else "All that CIRCLE needs is here.")
     return 1 if wrong else 0
 
 

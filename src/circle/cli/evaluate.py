@@ -50,10 +50,7 @@ def evaluate(
     if result.unknown_classes:
         names = ", ".join(map(str, result.unknown_classes[:5]))
         more = f" and {len(result.unknown_classes) - 5} more" if len(result.unknown_classes) > 5 else ""
-        err.print(
-            f"[yellow]note[/] the model never learned {names}{more}: their images count as wrong",
-            soft_wrap=True,
-        )
+        console.remark(err, "note", f"the model never learned {names}{more}: their images count as wrong")
     if as_json:
         print(json.dumps(_plain(result, pairs), indent=2))
     else:

@@ -41,7 +41,7 @@ def export(
     force
         Replace the output file where it exists.
     """
-    console.check_output(output, force=force)
+    console.check_writable(output, force=force)
     out, err = console.output(), console.messages()
     classifier = CircleClassifier.load(model)
     with console.progress(err) as bar:
@@ -57,10 +57,9 @@ def export(
         f"{output}: {console.size(result.size)}; images uint8 [batch, {shape}] -> probabilities float32 "
         f"[batch, {len(classifier.classes_)}], best int64 [batch]",
         soft_wrap=True,
-        markup=False,
     )
     where = f"images of {check}" if check else "synthetic images (give your own with --check)"
-    out.print(f"compared on {result.agreement.images:,} {where}: {agreed(result)}", soft_wrap=True, markup=False)
+    out.print(f"compared on {result.agreement.images:,} {where}: {agreed(result)}", soft_wrap=True)
     out.print(_speeds(result))
     return 0
 

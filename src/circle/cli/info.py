@@ -62,7 +62,7 @@ def _facts(path: Path) -> dict[str, Any]:
     counts = model.statistics_[0].counts.tolist() if learning else [None] * len(classes)
     return {
         "kind": header["kind"],
-        "version": header["version"],
+        "version": header.get("version", "unknown"),
         "samples": model.samples_,
         "classes": [{"label": label, "images": n} for label, n in zip(classes, counts, strict=True)],
         "file_bytes": path.stat().st_size,

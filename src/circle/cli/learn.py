@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from circle import checkpoint, processes
+from circle import checkpoint
 from circle.cli import console
 from circle.cli.flags import ModelFlags
+from circle.joint import processes
 from circle.learner import CircleClassifier
 from circle.streams.sources import open_source
 from circle.teaching import Lesson, teach
@@ -57,8 +58,8 @@ def learn(
     out, err = console.output(), console.messages()
     if processes.count() > 1:
         from circle.distributed import joined_team
-        from circle.joint_shares import ModelChoice
-        from circle.joint_teaching import learn_together
+        from circle.joint.shares import ModelChoice
+        from circle.joint.teaching import learn_together
 
         choice = ModelChoice(settings.new_model, lambda found: settings.check_against(found, model))
         with _watched(err) as (stop, report), joined_team(device, timeout_seconds, stop) as team:

@@ -32,12 +32,11 @@ def merge(
     force
         Replace the output file where it exists.
     """
-    console.check_output(output, force=force)
+    console.check_writable(output, force=force)
     merged, twice = merge_files([first, second, *more], output)
     if twice:
-        console.messages().print(
-            f"[yellow]note[/] {twice:,} images had been learned by more than one model and count twice now",
-            soft_wrap=True,
+        console.remark(
+            console.messages(), "note", f"{twice:,} images had been learned by more than one model and count twice now"
         )
     console.output().print(
         f"{output} knows {len(merged.classes_):,} classes from {merged.samples_:,} images", soft_wrap=True

@@ -62,7 +62,7 @@ def predict(
     elif rows:
         console.output().print(_table(rows))
     for reason in unreadable:
-        err.print(f"circle: error: {reason}", soft_wrap=True, markup=False)
+        err.print(f"circle: error: {reason}", soft_wrap=True)
     return 1 if unreadable else 0
 
 

@@ -50,12 +50,23 @@ def serve(
     def new_model() -> CircleClassifier:
         return settings.new_model()
 
+    def check(found: CircleClassifier) -> None:
+        settings.check_against(found, model)
+
     def ready(address: str, service: Service) -> None:
-        settings.check_against(service.room.model, model)
         for note in service.room.notes:
-            err.print(note, soft_wrap=True, markup=False)
+            err.print(note, soft_wrap=True)
         hint = "#token=... (the value of CIRCLE_TOKEN)" if token else ""
-        out.print(f"{model}: {address}{hint}  (Ctrl-C ends; everything learned is kept)", soft_wrap=True, markup=False)
+        out.print(f"{model}: {address}{hint}  (Ctrl-C ends; everything learned is kept)", soft_wrap=True)
         out.file.flush()
 
-    serve_model(model, new_model, host=host, port=port, token=token, names=name, limits=limits, ready=ready)
+    serve_model(
+        *(model, new_model),
+        host=host,
+        port=port,
+        token=token,
+        names=name,
+        limits=limits,
+        check=check,
+        ready=ready,
+    )

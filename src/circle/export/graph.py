@@ -147,5 +147,13 @@ class Graph:
         )
         helper.set_model_props(model, dict(metadata))
         require_room(model.ByteSize(), "this model")
-        self.onnx.checker.check_model(model, full_check=True)
+        try:
+            self.onnx.checker.check_model(model, full_check=True)
+        except (self.onnx.checker.ValidationError, self.onnx.shape_inference.InferenceError) as error:
+            raise CircleError(f"onnx does not accept this graph ({_first_line(error)})") from error
         return model
+
+
+def _first_line(error: Exception) -> str:
+    """The reason without the listing of nodes that follows it."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from typing import Any, Literal
 
@@ -9,7 +10,6 @@ import torch
 
 from circle import __version__
 from circle.ensemble import Group
-from circle.export import convolutions, reservoirs, scattering  # noqa: F401  (each registers its forms)
 from circle.export.extractors import add_extractor
 from circle.export.graph import Graph
 from circle.export.heads import add_scores
@@ -17,7 +17,13 @@ from circle.labels import encode_labels
 from circle.learner import CircleClassifier
 
 Layout = Literal["NHWC", "NCHW"]
+# The files that register the forms of extractors. They are loaded with this one, which every way to ``form_of`` passes,
+# so that a plug-in's form for the same extractor comes later and holds.
+FORM_FILES = ("circle.export.convolutions", "circle.export.reservoirs", "circle.export.scattering")
 INPUT, PROBABILITIES, BEST = "images", "probabilities", "best"
+
+for forms in FORM_FILES:
+    importlib.import_module(forms)
 
 
 def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:

@@ -44,7 +44,11 @@ def export_onnx(
     path = Path(path)
     import_onnxruntime()  # what is missing is said before the work begins
     samples = None if check is None else open_images(Path(check))
-    proto = onnx_model(model, layout)
+    model._require_learned()
+    try:
+        proto = onnx_model(model, layout)
+    except CircleError as error:
+        raise CircleError(f"{path}: not written: {error}") from error
     unreadable: list[str] = []
     image = model.image_
     with checkpoint.atomic_path(path) as temporary:
@@ -70,6 +74,8 @@ def readable(model: CircleClassifier, samples: Source | Unlabelled, unreadable: 
             yield sample.pixels(model.image_)
         except UnreadableImageError as error:
             unreadable.append(str(error))
+    if len(unreadable) == len(samples):
+        raise CircleError(f"no readable image to check with ({unreadable[0]})")
 
 
 def counted(batches: Iterable[Tensor], report: Callable[[int], None]) -> Iterator[Tensor]:

@@ -57,8 +57,17 @@ class Lesson:
 class Classroom:
     """Changes by one thread at a time; ``lock`` is held while model and session are between two states."""
 
-    def __init__(self, path: Path, new_model: Callable[[], CircleClassifier], limits: Limits) -> None:
-        """Find model and journal again as they were acknowledged, or begin; the caller holds the model's lock."""
+    def __init__(
+        self,
+        path: Path,
+        new_model: Callable[[], CircleClassifier],
+        limits: Limits,
+        check: Callable[[CircleClassifier], None] = lambda model: None,
+    ) -> None:
+        """Find model and journal again as they were acknowledged, or begin; the caller holds the model's lock.
+
+        ``check`` may refuse the model that was found; no file is touched before.
+        """
         self.path = path
         self.limits = limits
         self.lock = threading.Lock()
@@ -66,6 +75,7 @@ class Classroom:
         self.epoch = 0  # grows when another model takes the place of this one
         self.renames: list[tuple[Hashable, Hashable]] = []
         found = recover(path, new_model)
+        check(found.model)
         self.model, self.session, self.notes = found.model, found.session, found.notes
         self._identity = found.identity
         self._follows = found.follows

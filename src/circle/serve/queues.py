@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Hashable
 from concurrent.futures import Future
@@ -30,7 +31,7 @@ RETRY_SECONDS = 30.0  # after a checkpoint that failed
 Job = TypeVar("Job")
 
 
-class Worker(Generic[Job]):
+class Worker(ABC, Generic[Job]):
     """A thread that takes waiting jobs, several at once where they go together."""
 
     def __init__(self, name: str, places: int) -> None:
@@ -84,14 +85,17 @@ class Worker(Generic[Job]):
         """Seconds to wait for a job before :meth:`idle` is called."""
         return None
 
+    @abstractmethod
     def together(self, first: Job, following: Job) -> bool:
-        raise NotImplementedError
+        """Whether a waiting job may be done in one step with the first of a batch."""
 
+    @abstractmethod
     def do(self, batch: list[tuple[Job, Future[Any]]]) -> None:
-        raise NotImplementedError
+        """Do the jobs of a batch and give each future its result; what is raised becomes the result of all."""
 
     def idle(self) -> None:
-        """Called when nothing has come for a while."""
+        """Called when nothing has come for a while; most workers have nothing to do then."""
+        return
 
 
 class Writer(Worker[Any]):

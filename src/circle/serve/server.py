@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ TOKEN = 16  # characters at least
 
 def import_uvicorn() -> Any:
     """Uvicorn, which with Starlette is an extra."""
-    try:
-        import starlette  # noqa: F401
-        import uvicorn
-    except ImportError as error:
-        raise CircleError("serving needs Starlette and uvicorn: pip install 'circle-cil[serve]'") from error
+    # Starlette is only looked for: the application, which is imported later, uses it.
+    if any(find_spec(package) is None for package in ("starlette", "uvicorn")):
+        raise CircleError("serving needs Starlette and uvicorn: pip install 'circle-cil[serve]'")
+    import uvicorn
+
     return uvicorn
 
 
@@ -95,14 +96,18 @@ def serve(
     token: str | None = None,
     names: Sequence[str] = (),
     limits: Limits | None = None,
+    check: Callable[[CircleClassifier], None] = lambda model: None,
     ready: Callable[[str, Service], None] = lambda address, service: None,
 ) -> None:
-    """Serve a model file until a signal ends it; everything learned is in the file then."""
+    """Serve a model file until a signal ends it; everything learned is in the file then.
+
+    ``check`` may refuse the model that is there, which stays as it is.
+    """
     import_uvicorn()
     check_address(host, token)
     # Uvicorn stops at a signal, and then raises it once more: by then it must not end the process any more.
     with checkpoint.exclusive(path), listen(host, port) as listener, stop_requests():
-        service = Service(path, new_model, limits or Limits())
+        service = Service(path, new_model, limits or Limits(), check)
         try:
             server = make_server(service, host, token, names)
             shown = f"[{host}]" if ":" in host else host

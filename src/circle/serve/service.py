@@ -29,11 +29,17 @@ SNAPSHOT_SECONDS = 20.0  # that a change waits at most for the predictions to fo
 class Service:
     """Everything behind the API; one per model file, whose lock the caller holds."""
 
-    def __init__(self, path: Path, new_model: Callable[[], CircleClassifier], limits: Limits) -> None:
+    def __init__(
+        self,
+        path: Path,
+        new_model: Callable[[], CircleClassifier],
+        limits: Limits,
+        check: Callable[[CircleClassifier], None] = lambda model: None,
+    ) -> None:
         self.path = path
         self.limits = limits
         self.started = time.monotonic()
-        self.room = Classroom(path, new_model, limits)
+        self.room = Classroom(path, new_model, limits, check)
         self.refresher = Refresher(self.room)
         self.writer = Writer(self.room, self.refresher, limits.waiting)
         self.predictor = Predictor(self.refresher, limits.waiting)

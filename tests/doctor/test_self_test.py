@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from circle import self_test
+from circle.doctor import self_test
 from circle.second_moment import SecondMoment
 
 

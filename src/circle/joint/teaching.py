@@ -26,7 +26,7 @@ import numpy as np
 from circle import checkpoint
 from circle.distributed import Team
 from circle.errors import CircleError, UnreadableImageError
-from circle.joint_shares import DataShare, GroupShare, ModelChoice, Share
+from circle.joint.shares import DataShare, GroupShare, ModelChoice, Share
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
 from circle.streams.decode import ImageConfig

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circle import checkpoint, model_file, model_parts
+from circle import checkpoint, model_file
 from circle.distributed import Team, require_exact
 from circle.errors import CircleError
+from circle.joint import model_parts
 from circle.learner import CircleClassifier
 from circle.streams.sources import Sample, Source
 

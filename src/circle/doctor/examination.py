@@ -14,8 +14,8 @@ from packaging.requirements import Requirement  # comes with matplotlib, which n
 
 import circle
 from circle import registry
+from circle.doctor.finding import Finding
 from circle.errors import CircleError
-from circle.finding import Finding
 from circle.memory import available_memory, total_memory
 from circle.streams.fetching import cache_folder
 from circle.streams.places import place
@@ -29,7 +29,7 @@ def examine() -> list[Finding]:
     found = [*versions(), *extras(), *data(), *caches()]
     if any(finding.state == "wrong" for finding in found if finding.group == "versions"):
         return found
-    from circle.self_test import self_test
+    from circle.doctor.self_test import self_test
 
     devices = list(gpus())
     tested = ["cpu", *("cuda" for finding in devices if finding.name == "CUDA" and finding.value)]

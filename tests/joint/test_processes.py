@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from circle import processes
 from circle.cli import run
 from circle.errors import CircleError
+from circle.joint import processes
 
 
 @pytest.fixture(autouse=True)

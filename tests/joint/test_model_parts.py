@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from circle import CircleClassifier, checkpoint
+from circle.joint.model_parts import joined, share_bounds, share_of
 from circle.model_file import learning_contents, restored
-from circle.model_parts import joined, share_bounds, share_of
 
 
 def test_bounds_leave_nothing_out() -> None:

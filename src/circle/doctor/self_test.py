@@ -6,8 +6,8 @@ import time
 
 import torch
 
+from circle.doctor.finding import Finding
 from circle.extractors import ImageShape, LocalContrastConfig, build_extractor, pink_noise
-from circle.finding import Finding
 from circle.statistics import TILE, Statistics
 
 GROUP = "self-test"

@@ -1,0 +1,170 @@
+"""circle learn, as a user calls it, on folders of images."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from calling import FAST, fails, make_folder
+from PIL import Image
+
+import circle
+from circle import CircleClassifier
+from circle.cli import run
+
+
+def test_learn_again_learns_nothing_twice(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = model.read_bytes()
+    assert run(["learn", str(model), str(data)]) == 0
+    assert "learned 0 images, 36 were known already" in capsys.readouterr().out
+    assert model.read_bytes() == before
+
+
+def test_new_images_and_new_classes(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = make_folder(tmp_path / "more", 5, seed=1, classes={"red": (210, 50, 40), "white": (240, 240, 240)})
+    assert run(["learn", str(model), str(more)]) == 0
+    assert "learned 10 images; " in capsys.readouterr().out
+    both = tmp_path / "both.circle"
+    assert run(["learn", str(both), str(more), *FAST]) == 0
+    assert run(["learn", str(both), str(data)]) == 0
+    assert CircleClassifier.load(both).statistics_ == CircleClassifier.load(model).statistics_
+    assert both.read_bytes() == model.read_bytes(), "the order of lessons leaves no trace"
+
+
+def test_copies_count_as_often_as_they_are_given(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "red" / "copy.png").write_bytes((data / "red" / "000.png").read_bytes())
+    model = tmp_path / "m"
+    assert run(["learn", str(model), str(data), *FAST]) == 0
+    assert CircleClassifier.load(model).samples_ == 37
+    assert run(["learn", str(model), str(data)]) == 0
+    assert "learned 0 images, 37 were known" in capsys.readouterr().out
+
+
+def test_folder_zip_and_npz_teach_the_same(tmp_path: Path, data: Path, model: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        for path in sorted(data.rglob("*.png")):
+            archive.write(path, path.relative_to(data))
+    files = sorted(data.rglob("*.png"))
+    np.savez(
+        tmp_path / "data.npz",
+        x=np.stack([np.asarray(Image.open(path)) for path in files]),
+        y=[path.parent.name for path in files],
+    )
+    for kind in ("zip", "npz"):
+        other = tmp_path / f"{kind}.circle"
+        assert run(["learn", str(other), str(tmp_path / f"data.{kind}"), *FAST]) == 0
+        assert CircleClassifier.load(other).statistics_ == CircleClassifier.load(model).statistics_
+
+
+def test_python_and_the_command_agree(model: Path, data: Path) -> None:
+    loaded = CircleClassifier.load(model)
+    files = sorted(data.rglob("*.png"))
+    own = CircleClassifier.from_preset(
+        "reservoir",
+        extractor__stem_channels=(4,),
+        extractor__width=4,
+        extractor__grid=2,
+        extractor__bits=8,
+        image_size=16,
+    )
+    own.fit([Image.open(path) for path in files], [path.parent.name for path in files])
+    assert own.statistics_ == loaded.statistics_
+
+
+def test_flags_and_presets(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m"
+    flags = [
+        "--groups",
+        "2",
+        "--members",
+        "1",
+        "--head.ridge",
+        "0.5",
+        "--channels",
+        "1",
+        "--aspect",
+        "pad",
+        "--seed",
+        "7",
+    ]
+    assert run(["learn", str(model), str(data), *FAST, *flags, "--extractor.patch-sizes", "2", "4"]) == 0
+    loaded = CircleClassifier.load(model)
+    assert (loaded.groups, loaded.members, loaded.seed, loaded.head.ridge) == (2, 1, 7, 0.5)  # pyright: ignore
+    assert loaded.extractor.patch_sizes == (2, 4)  # pyright: ignore
+    assert (loaded.image_.channels, loaded.image_.aspect) == (1, "pad")
+    assert run(["learn", str(model), str(data), "--groups", "2"]) == 0, "what it has may be repeated"
+    line = fails(["learn", model, data, "--extractor.width", "9"], capsys)
+    assert "exists with extractor.width = 4, not 9" in line
+    assert "exists with extractor" in fails(["learn", model, data, "--preset", "small"], capsys)
+
+
+def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    assert run(["learn", "--help"]) == 0
+    text = capsys.readouterr().out
+    for field in [*circle.BiRC2DConfig.field_names(), "name"]:
+        assert f"--extractor.{field.replace('_', '-')}" in text
+    for field in circle.SLDAConfig.field_names():
+        assert f"--head.{field.replace('_', '-')}" in text
+    for name in CircleClassifier().get_params(deep=False):
+        assert f"--{name.replace('_', '-')}" in text
+
+
+def test_unreadable_images_are_skipped_and_counted(
+    tmp_path: Path, data: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (data / "red" / "000.png").read_bytes()
+    (data / "red" / "broken.png").write_bytes(b"no image at all")
+    (data / "red" / "half.png").write_bytes(whole[: len(whole) // 2])
+    other = tmp_path / "other"
+    capsys.readouterr()
+    assert run(["learn", str(other), str(data), *FAST]) == 0
+    said = capsys.readouterr()
+    assert "learned 36 images, 2 unreadable were skipped" in said.out
+    assert "broken.png" in said.err
+    assert "half.png" in said.err
+    assert CircleClassifier.load(other).statistics_ == CircleClassifier.load(model).statistics_
+
+
+def test_strict_stops_before_anything_is_learned(
+    tmp_path: Path, data: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "red" / "zzz.png").write_bytes(b"no image at all")
+    before = model.read_bytes()
+    make_folder(tmp_path / "data2", 3, seed=5)
+    (tmp_path / "data2" / "red" / "zzz.png").write_bytes(b"no image at all")
+    assert "zzz.png" in fails(["learn", model, tmp_path / "data2", "--strict"], capsys)
+    assert model.read_bytes() == before
+    assert "zzz.png" in fails(["learn", tmp_path / "new", data, "--strict", *FAST], capsys)
+    assert not (tmp_path / "new").exists()
+
+
+def test_ctrl_c_keeps_what_was_learned(tmp_path: Path) -> None:
+    data = make_folder(tmp_path / "many", 700)
+    model = tmp_path / "model"
+    command = [sys.executable, "-c", "from circle.cli import main; main()", "learn", str(model), str(data), *FAST]
+    process = subprocess.Popen(
+        [*command, "--checkpoint-seconds", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not model.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "stopped: learned" in out
+    assert "run the same command again to go on" in out
+    kept = CircleClassifier.load(model).samples_
+    assert 0 < kept < 2100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "model"], "no lock, no leftovers"
+    assert run(command[3:]) == 0
+    assert CircleClassifier.load(model).samples_ == 2100

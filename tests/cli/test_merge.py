@@ -1,0 +1,39 @@
+"""circle merge, as a user calls it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from calling import FAST, fails, make_folder
+
+from circle.cli import run
+
+# --- changing -----------------------------------------------------------------------------------------------
+
+
+def test_merge(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = make_folder(tmp_path / "more", 5, seed=1, classes={"white": (240, 240, 240)})
+    other, merged = tmp_path / "other", tmp_path / "merged"
+    assert run(["learn", str(other), str(more), *FAST]) == 0
+    assert run(["merge", str(model), str(other), "-o", str(merged)]) == 0
+    assert "knows 4 classes from 41 images" in capsys.readouterr().out
+    assert run(["learn", str(model), str(more)]) == 0
+    assert merged.read_bytes() == model.read_bytes()
+    assert "exists already" in fails(["merge", model, other, "-o", merged], capsys)
+    for output in (tmp_path / "no" / "merged", data):
+        line = fails(["merge", model, other, "-o", output, "--force"], capsys)
+        assert f"{output}: cannot be written; expected a file in a folder that exists" in line
+    assert run(["merge", str(model), str(other), "-o", str(merged), "--force"]) == 0
+    assert "5 images had been learned by more than one model" in " ".join(capsys.readouterr().err.split())
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+def test_models_that_do_not_merge(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other"
+    assert run(["learn", str(other), str(data), *FAST, "--seed", "1"]) == 0
+    line = fails(["merge", model, other, "-o", tmp_path / "out"], capsys)
+    assert "different seed do not combine: 0 and 1" in line
+    assert not (tmp_path / "out").exists()

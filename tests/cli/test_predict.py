@@ -1,0 +1,61 @@
+"""circle predict, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from calling import COLOURS
+from PIL import Image
+
+from circle.cli import run
+
+
+def test_predict(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [data / name / "003.png" for name in COLOURS]
+    capsys.readouterr()
+    assert run(["predict", str(model), *map(str, files), "--json", "--top", "2"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["image"] for row in rows] == [str(file) for file in files]
+    assert [row["predictions"][0]["label"] for row in rows] == list(COLOURS)
+    assert all(len(row["predictions"]) == 2 for row in rows)
+    assert run(["predict", str(model), str(data)]) == 0
+    table = capsys.readouterr().out
+    assert "green" in table
+    assert "%" in table
+
+
+def test_images_of_every_kind(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Grey, palette, alpha, 16 bit and large ones are all brought to the model's size and channels."""
+    red = Image.new("RGB", (300, 200), COLOURS["red"])
+    kinds = {
+        "palette.png": red.convert("P"),
+        "alpha.png": red.convert("RGBA"),
+        "grey.png": red.convert("L"),
+        "deep.png": Image.fromarray(np.full((9, 40), 30000, np.uint16)),
+        "photo.jpg": red.resize((1500, 1000)),
+    }
+    for name, image in kinds.items():
+        image.save(tmp_path / name)
+    paths = [str(tmp_path / name) for name in kinds]
+    capsys.readouterr()
+    assert run(["predict", str(model), *paths, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    best = {Path(row["image"]).name: row["predictions"][0]["label"] for row in rows}
+    assert len(best) == 5
+    assert best["palette.png"] == best["alpha.png"] == best["photo.jpg"] == "red"
+
+
+def test_predict_names_the_unreadable_and_goes_on(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"x")
+    capsys.readouterr()
+    assert run(["predict", str(model), str(bad), str(data / "red" / "001.png"), "--json"]) == 1
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)) == 1
+    assert len(said.err.strip().splitlines()) == 1
+    assert "bad.png" in said.err
