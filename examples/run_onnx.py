@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 from PIL import Image, ImageOps
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import: it would write an identity of this machine
+import onnxruntime
 
 PAGE = Path(__file__).with_name("onnx_page.html")
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")

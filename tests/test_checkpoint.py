@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import subprocess
@@ -71,7 +70,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.circle"
-    header = json.dumps({"format": checkpoint.FORMAT_VERSION + 1, "checksums": {}})
+    header = checkpoint.header_text({"format": checkpoint.FORMAT_VERSION + 1, "checksums": {}})
     save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
     with pytest.raises(CircleError, match="newer CIRCLE .* update circle-cil"):
         checkpoint.read(path)

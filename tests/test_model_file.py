@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +70,29 @@ def test_changed_random_weights_are_noticed(
 def forged(source: Path, target: Path, header: object) -> Path:
     """The same tensors under another header of ours."""
     tensors, _ = checkpoint.read(source)
-    save_file(tensors, target, metadata={"circle": header if isinstance(header, str) else json.dumps(header)})
+    save_file(
+        tensors, target, metadata={"circle": header if isinstance(header, str) else checkpoint.header_text(header)}
+    )
     return target
+
+
+def test_a_flipped_bit_of_the_header_is_found(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    """Every bit of some bytes of it, and a bit of every byte."""
+    model, flipped = tmp_path / "model", tmp_path / "flipped"
+    tiny().fit(*stream).save(model)
+    whole = model.read_bytes()
+    length = 8 + int.from_bytes(whole[:8], "little")
+    # Spaces at its end fill it up to a multiple of eight bytes, and mean nothing.
+    length -= len(whole[:length]) - len(whole[:length].rstrip(b" "))
+    places = [(place, place % 8) for place in range(8, length, 7)] + [
+        (place, bit) for place in (60, 99) for bit in range(8)
+    ]
+    for place, bit in places:
+        content = bytearray(whole)
+        content[place] ^= 1 << bit
+        flipped.write_bytes(content)
+        with pytest.raises(CircleError, match="flipped: (damaged|truncated|not a CIRCLE)"):
+            CircleClassifier.load(flipped)
 
 
 def test_headers_that_no_model_has(tiny: Any, stream: Stream, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from circle.errors import CircleError
 
 FORMAT_VERSION = 2  # 1: learning and predicting models; 2: compressed ones as well
 _KEY = "circle"
+_CHECKSUM = "checksum"  # of the rest of the header
 
 
 def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, file_format: int = 1) -> None:
@@ -30,9 +31,14 @@ def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, 
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     checks = {name: _checksum(contiguous[name]) for name in sorted(contiguous)}  # equal content makes an equal file
-    text = json.dumps({"format": file_format, "checksums": checks, **header})
+    text = header_text({"format": file_format, "checksums": checks, **header})
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={_KEY: text})
+
+
+def header_text(header: Mapping[str, Any]) -> str:
+    """A header as it stands in a file, with its own checksum at the end."""
+    return json.dumps({**header, _CHECKSUM: zlib.crc32(json.dumps(header).encode())})
 
 
 @contextlib.contextmanager
@@ -135,10 +141,12 @@ def _header_of(text: str) -> dict[str, Any] | None:
     """The header as it was written, or None where this is none."""
     try:
         header = json.loads(text)
+        whole = header.pop(_CHECKSUM) == zlib.crc32(json.dumps(header).encode())
+        # A checksum finds damage, not malice: someone who sends a file can make it match.
         known = isinstance(header["format"], int) and isinstance(header["checksums"], dict)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return header if known else None
+    return header if whole and known else None
 
 
 def _check_frame(path: Path) -> None:
@@ -170,7 +178,9 @@ def _check_frame(path: Path) -> None:
 
 
 def _checksum(tensor: Tensor) -> int:
-    return zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data) if tensor.numel() else 0
+    """Of type and shape, which are in the file's own header, and of the values."""
+    start = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    return zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, start) if tensor.numel() else start
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -72,7 +71,7 @@ def test_bad_models(model: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
     truncated = tmp_path / "truncated"
     truncated.write_bytes(whole[: len(whole) // 2])
     newer = tmp_path / "newer"
-    header = json.dumps({"format": checkpoint.FORMAT_VERSION + 1, "checksums": {}})
+    header = checkpoint.header_text({"format": checkpoint.FORMAT_VERSION + 1, "checksums": {}})
     save_file(checkpoint.read(model)[0], newer, metadata={"circle": header})
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"\x80\x04\x95 this could be a pickle, and nobody will find out")

@@ -33,13 +33,14 @@ def current() -> CircleClassifier:
 
 def forge(file: Path, header: dict[str, Any] | None = None, tensors: dict[str, torch.Tensor] | None = None) -> None:
     """Change parts of a model file, checksums and all, as someone who knows the format would."""
-    from circle.checkpoint import _checksum
+    from circle.checkpoint import _checksum, header_text
 
     with safe_open(str(file), "pt") as opened:
         found = json.loads(opened.metadata()["circle"]) | (header or {})
         parts = {name: opened.get_tensor(name) for name in opened.keys()} | (tensors or {})  # noqa: SIM118
+    found.pop("checksum")
     found["checksums"] = {name: _checksum(part) for name, part in parts.items()}
-    save_file(parts, str(file), metadata={"circle": json.dumps(found)})
+    save_file(parts, str(file), metadata={"circle": header_text(found)})
 
 
 def test_an_honest_file(file: Path, current: CircleClassifier) -> None:

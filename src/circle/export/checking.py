@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class Speed:
 
 def import_onnxruntime() -> Any:
     """The onnxruntime package, which is an extra."""
+    # It writes an identity of the machine to the user's cache folder and may report; nobody asked it to.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:
