@@ -114,5 +114,5 @@ def memory_rows(costs: Costs, work: Workload, kept: int, before: int, peak: int)
     yield Row(name, "statistics", size_words(kept), f"predicted {size_words(expected)}", kept / expected)
     phase, more = max(costs.memory(work).items(), key=lambda each: each[1])
     predicted = before + more
-    against = f"predicted {size_words(predicted)}: {size_words(before)} before it, {size_words(more)} in {phase}"
+    against = f"predicted {size_words(predicted)}: {size_words(before)} of program, {size_words(more)} in {phase}"
     yield Row(name, "peak memory", size_words(peak), against, peak / predicted)

@@ -172,6 +172,7 @@ def _scoring_times(learned: CircleClassifier, features: list[Tensor]) -> Iterato
     config = learned.input_config()
     images = FileImages(Path(), [""] * SLICE, np.zeros(SLICE, np.int64), config)  # never read
     method.use_features(images, [[np.resize(each.numpy(), (SLICE, each.shape[1]))] for each in features])
+    predict(method, ImageView(images, np.arange(1)))  # computes the heads, which the calls below find ready
     for count in SCORED:
         view = ImageView(images, np.arange(count))
         yield count, typical_times(lambda v=view: predict(method, v))
