@@ -25,6 +25,10 @@ from circle.registry import resolve
 settings.register_profile("circle", derandomize=True, deadline=None)
 settings.load_profile("circle")
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # As many workers as cores: with a thread for each core they would wait for each other most of the time.
+    torch.set_num_threads(1)
+
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "unpack.py"
 TINY = BiRC2DConfig(stem_channels=(4,), patch_sizes=(2, 4), width=5, grid=2, moments=("mean",))
 

@@ -44,7 +44,8 @@ def bench(output: Path, *more: str) -> list[str]:
 
 
 def test_several_splits_methods_and_seeds(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = bench(tmp_path / "out", "--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1", *FAST)
+    few = ["--images-per-class", "60"]
+    arguments = bench(tmp_path / "out", "--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1", *FAST, *few)
     assert run([*arguments, "--method", "circle", "finetune"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("CIRCLE reservoir, seed 0, T = ") == 4
@@ -205,8 +206,8 @@ RIVAL = ["--rival.network", "convnet", "--rival.width", "4", "--rival.initial-ep
 
 def test_rivals_run_with_settings_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [name for name in list_methods() if name != "finetune"]
-    arguments = bench(tmp_path / "out", "--tasks", "5", "--method", *names, *RIVAL, "--rival.buffer-size", "50")
-    assert run(arguments) == 0
+    few = ["--images-per-class", "20", "--rival.buffer-size", "50"]
+    assert run(bench(tmp_path / "out", "--tasks", "5", "--method", *names, *RIVAL, *few)) == 0
     printed = capsys.readouterr().out
     for label in ("LwF", "ACIL", "DS-AL", "FeCAM", "FeTrIL"):
         assert f"{label}, seed 0, T = 5: A_bar" in printed
