@@ -32,7 +32,7 @@ class Machine:
         for dtype in (torch.float32, torch.float64):
             left = torch.randn(SIDE, SIDE, dtype=dtype)
             result = torch.empty_like(left)
-            rates[dtype] = 2 * SIDE**3 / least_seconds(lambda a=left, out=result: torch.mm(a, a, out=out), 8)
+            rates[dtype] = 2 * SIDE**3 / least_seconds(lambda a=left, out=result: torch.mm(a, a, out=out), 25)
         copies = [copy_rate(count) for count in (COPIED, CACHED)]
         return cls(torch.get_num_threads(), rates[torch.float32], rates[torch.float64], *copies)
 

@@ -17,7 +17,8 @@ preset, images, classes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 random = np.random.default_rng(0)
 model = CircleClassifier.from_preset(preset)
 for start in range(0, images, 1000):
-    model.partial_fit(random.integers(0, 256, (1000, 32, 32, 3), dtype=np.uint8), np.arange(1000) % classes)
+    pixels = random.integers(0, 256, (1000, 32, 32, 3), dtype=np.uint8)
+    model.partial_fit(pixels, np.arange(start, start + 1000) * classes // images)
 # Of this process alone: the maximum that getrusage tells begins with that of the process that started it.
 lines = pathlib.Path("/proc/self/status").read_text().splitlines()
 peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

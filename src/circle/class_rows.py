@@ -75,10 +75,10 @@ class ClassRows:
     def update(self, features: Tensor, rows: list[int]) -> None:
         """Add float32 or float64 features [B, D] of at most a tile, given the row of each."""
         present, position = torch.tensor(rows).unique(return_inverse=True)
-        membership = torch.zeros(len(present), len(features), dtype=features.dtype)
-        membership[position, torch.arange(len(features))] = 1.0
-        self.counts[present] += membership.sum(1).to(torch.int64)
-        self.sums[present.to(self.device)] += (membership.to(self.device) @ features).to(torch.float64)
+        self.counts.index_add_(0, present, position.bincount(minlength=len(present)))
+        # First the tile's own sums: exact in the features' type, and small enough to stay in cache.
+        sums = features.new_zeros(len(present), self.size).index_add_(0, position.to(self.device), features)
+        self.sums.index_add_(0, present.to(self.device), sums.to(torch.float64))
         if self.moments is not None:
             for index, row in enumerate(present.tolist()):
                 self.moments[row].add_products(features[(position == index).to(self.device)])
