@@ -78,7 +78,7 @@ def rows(machine: Machine) -> Iterator[Row]:
                 continue
             extractor = built(preset, side)
             images = torch.rand(max(2 * extractor.minimum_batch, extractor.tile * machine.threads * 4), 3, side, side)
-            seconds = least_seconds(lambda e=extractor, x=images: e.features(x), 5, 0.3) / len(images)
+            seconds = least_seconds(lambda e=extractor, x=images: e.features(x), 30, 0.05) / len(images)
             flops = counted_flops(extractor, images[: extractor.tile])
             yield Row(
                 "extraction",

@@ -33,7 +33,7 @@ def rows(machine: Machine) -> Iterator[Row]:
                 statistics.update(x, y)
                 statistics.flush()
 
-            seconds = least_seconds(update, 4, 0.2)
+            seconds = least_seconds(update, 12, 0.05)
             flops = TILE * size * (size + 1)  # one triangle; a multiplication and an addition each
             rate = "GEMM" if bits == 8 else "float64 GEMM"
             limit = machine.seconds(flops=flops) if bits == 8 else machine.seconds(double_flops=flops)

@@ -56,7 +56,10 @@ def copy_rate(count: int) -> float:
 
 
 def least_seconds(function: Callable[[], object], rounds: int = 5, least: float = 0.02) -> float:
-    """Seconds of one call: the fastest of several rounds, each of so many calls that the clock can tell."""
+    """Seconds of one call: the fastest of several rounds, each of so many calls that the clock can tell.
+
+    Rounds are short, here and where limits are measured: on a shared machine others take their turn in long ones.
+    """
     function()
     started = time.perf_counter()
     function()

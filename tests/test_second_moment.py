@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from circle import second_moment
 from circle.errors import CircleError
 from circle.second_moment import STRIP, SecondMoment
 
@@ -27,6 +28,15 @@ def test_all_ways_to_read_it(size: int) -> None:
     assert torch.equal(result.triangle(), expected[rows, columns])
     assert SecondMoment.from_triangle(result.triangle(), size) == result
     assert sum(strip.numel() for strip in result.strips) * 8 == SecondMoment.bytes_of(size)
+
+
+@pytest.mark.parametrize("size", [*SIZES, 4 * STRIP, 9 * STRIP + 37])
+def test_strips_that_share_products(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart, expected = moment(size)
+    monkeypatch.setattr(second_moment, "WIDE", 0)
+    together, _ = moment(size)
+    assert together == apart
+    assert torch.equal(together.full(), expected)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from circle.errors import CircleError
 
-STRIP = 256  # rows per product: only blocks on and above the diagonal are computed
+STRIP = 256  # rows that are kept together: only blocks on and above the diagonal are computed
+WIDE = 4096  # features from which on four strips share a product: less time, though more is computed in vain
 
 
 class SecondMoment:
@@ -28,8 +29,24 @@ class SecondMoment:
 
     def add_products(self, features: Tensor) -> None:
         """Add the products of float features [B, D]; what makes that exact is said in :mod:`circle.statistics`."""
-        for start, strip in zip(range(0, self.size, STRIP), self.strips, strict=True):
-            strip += features[:, start : start + strip.shape[0]].T @ features[:, start:]
+        rows, columns = (STRIP, self.size) if self.size < WIDE else (4 * STRIP, 4 * STRIP)
+        buffer = features.new_empty(rows * columns)
+        for start in range(0, self.size, rows):
+            left = features[:, start : start + rows].T
+            for first in range(start, self.size, columns):
+                right = features[:, first : first + columns]
+                product = buffer[: len(left) * right.shape[1]].view(len(left), -1)
+                torch.mm(left, right, out=product)
+                self._add_block(product, start, first)
+
+    def _add_block(self, block: Tensor, start: int, first: int) -> None:
+        """Add a block [rows, columns] that begins in row ``start`` and column ``first``, as far as strips reach."""
+        for row in range(start, start + len(block), STRIP):
+            strip, skipped = self.strips[row // STRIP], max(0, row - first)
+            if skipped < block.shape[1]:
+                part = block[row - start : row - start + STRIP, skipped:]
+                begin = first + skipped - row
+                strip[:, begin : begin + part.shape[1]] += part
 
     def add(self, other: SecondMoment, sign: int = 1) -> None:
         for mine, theirs in zip(self.strips, other.strips, strict=True):
