@@ -29,7 +29,8 @@ class SecondMoment:
 
     def add_products(self, features: Tensor) -> None:
         """Add the products of float features [B, D]; what makes that exact is said in :mod:`circle.statistics`."""
-        rows, columns = (STRIP, self.size) if self.size < WIDE else (4 * STRIP, 4 * STRIP)
+        wide = self.size >= WIDE and features.dtype == torch.float32  # float64 is faster strip by strip (measured)
+        rows, columns = (4 * STRIP, 4 * STRIP) if wide else (STRIP, self.size)
         buffer = features.new_empty(rows * columns)
         for start in range(0, self.size, rows):
             left = features[:, start : start + rows].T
