@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from h11 import LocalProtocolError
 
 from circle.serve.gate import HEADERS, Gate
 
@@ -130,3 +131,15 @@ def test_every_answer_has_the_headers(path: str, host: str) -> None:
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "data:" not in policy
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "evil.example"])
+def test_who_breaks_the_protocol_meanwhile_gets_no_answer_and_no_traceback(host: str) -> None:
+    """Found by fuzzing: junk after a request ends the connection while the answer to the request is on its way."""
+
+    async def closed(message: Any) -> None:
+        raise LocalProtocolError("can't handle event type Response when role=SERVER and state=MUST_CLOSE")
+
+    gate = Gate(_inside, loopback=True, token=None, names=(), rate=100)
+    scope = {"type": "http", "path": "/", "method": "GET", "headers": [(b"host", host.encode())], "client": None}
+    asyncio.run(gate(scope, _nothing, closed))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
+
+from h11 import LocalProtocolError
 
 from circle.serve.limits import RateLimit
 
@@ -72,7 +75,9 @@ class Gate:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *((n, v) for n, v in _ENCODED if n not in own)]
-            await send(message)
+            # Who breaks the protocol while the answer is on its way has lost the connection, and gets none.
+            with contextlib.suppress(LocalProtocolError):
+                await send(message)
 
         refusal = self._refusal(scope)
         if refusal is None:
