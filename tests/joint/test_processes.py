@@ -46,3 +46,16 @@ def test_nonsense_is_named(monkeypatch: pytest.MonkeyPatch, size: str, rank: str
     with pytest.raises(CircleError, match=message):
         processes.rank()
     assert processes.speaks(), "better twice than never"
+
+
+@pytest.mark.parametrize("command", [["ablation", "head"], ["tune"]])
+def test_commands_that_do_not_share_their_work(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, said in ((0, f"bench {command[0]}: 2 processes started by torchrun, expected one"), (1, "")):
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        monkeypatch.setenv("RANK", str(rank))
+        assert run(["bench", *command, "--dataset", "digits", "--tasks", "5"]) == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == bool(said)
+        assert said in "".join(lines)

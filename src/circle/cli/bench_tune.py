@@ -19,6 +19,7 @@ from circle.cli.bench_runs import RivalFlags, base_model, run_job, stage_bars, s
 from circle.cli.flags import ModelFlags, given
 from circle.config import check_names
 from circle.errors import CircleError
+from circle.joint import processes
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
@@ -92,6 +93,7 @@ def tune(
     test
         Learn all training images with the chosen settings at the end, and look at the test images.
     """
+    processes.require_one("bench tune", "several searches started one by one share the work of a folder")
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
     check_names([method], [campaign.CIRCLE, *list_methods()], "method")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from circle.errors import CircleError
+from circle.errors import CircleError, ToldElsewhereError
 
 
 def count() -> int:
@@ -27,6 +27,13 @@ def rank() -> int:
 def local_rank() -> int:
     """The number of this process on its machine: ``LOCAL_RANK``, which decides on its GPU."""
     return _number("LOCAL_RANK", 0, at_least=0)
+
+
+def require_one(command: str, advice: str) -> None:
+    """Refuse a command that does not share its work among the processes of a job."""
+    if count() > 1:
+        error = ToldElsewhereError if rank() else CircleError
+        raise error(f"{command}: {count()} processes started by torchrun, expected one; {advice}")
 
 
 def speaks() -> bool:
