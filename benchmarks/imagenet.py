@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import functools
 import gc
 import platform
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.clock import PROCESSOR, WALL, Clock
 from benchmarks.imagenet_costs import PARTS, Workload
 from benchmarks.imagenet_rows import (
     CLASSES,
@@ -38,10 +37,10 @@ from benchmarks.imagenet_rows import (
     size_words,
     unit_rows,
 )
-from benchmarks.imagenet_units import PROCESSOR, WALL, drawn_images, measure, now, say, write_photographs
-from benchmarks.limits import Machine
+from benchmarks.imagenet_units import drawn_images, measure, say, write_photographs
+from benchmarks.limits import Machine, memory_now
 from benchmarks.rows import Row, show, write
-from circle import CircleClassifier, __version__
+from circle import CircleClassifier, __version__, list_presets
 from circle.benchmark.method import CircleMethod, Task, predict
 from circle.benchmark.runner import Stream
 from circle.machinery import TILE as WORKING_SET
@@ -53,48 +52,9 @@ LARGE = 4_096  # values from which closed forms take so long that they are timed
 POINTS = {False: (2, 250, 500, 1_000), True: (2, 1_000)}  # those numbers, by whether a head is large
 
 
-class Clock:
-    """Times by part, on the wall and of processors; time in a part within another counts for the inner one alone."""
-
-    def __init__(self) -> None:
-        self.parts = {name: np.zeros(2) for name in (*PARTS, REST)}
-        self._inside: list[np.ndarray] = []
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        started = np.array(now())
-        self._inside.append(np.zeros(2))
-        try:
-            yield
-        finally:
-            took = np.array(now()) - started
-            self.parts[name] += took - self._inside.pop()
-            if self._inside:
-                self._inside[-1] += took
-
-    def seconds(self, clock: int = WALL) -> dict[str, float]:
-        return {name: float(times[clock]) for name, times in self.parts.items()}
-
-    @contextmanager
-    def watching(self, kind: type, method: str, name: str) -> Iterator[None]:
-        """Count every call of a method as a part."""
-        original = getattr(kind, method)
-
-        @functools.wraps(original)
-        def timed(*arguments: object, **more: object) -> object:
-            with self.part(name):
-                return original(*arguments, **more)
-
-        setattr(kind, method, timed)
-        try:
-            yield
-        finally:
-            setattr(kind, method, original)
-
-
 def run(model: CircleClassifier, stream: Stream, work: Workload) -> Clock:
     """Take a prepared model through the stream as a benchmark would; the times of each part."""
-    clock, method = Clock(), CircleMethod(model)
+    clock, method = Clock(*PARTS, REST), CircleMethod(model)
     train, test = stream.dataset.train, stream.dataset.test
     watched = [
         (FileImages, "_read", "decoding"),
@@ -135,12 +95,6 @@ def synthetic(folder: Path, names: list[str], model: CircleClassifier, work: Wor
     return Stream.of(Dataset("synthetic", labels, model.input_config(), train, test), 0)
 
 
-def memory_now(name: str) -> int:
-    """Bytes of this process: VmRSS, held now, or VmHWM, the most so far."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name + ":"))
-
-
 def forget_peak() -> None:
     """Let the most so far begin anew with what is held now (proc(5), clear_refs), memory that is free given back."""
     gc.collect()
@@ -150,7 +104,7 @@ def forget_peak() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--preset", default="fast-224")
+    parser.add_argument("--preset", default="fast-224", choices=list_presets())
     parser.add_argument("--images-per-class", type=int, default=4)
     parser.add_argument("--tests-per-class", type=int, default=1)
     parser.add_argument("--classes", type=int, default=CLASSES)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from PIL import Image
 from torch import Tensor
 
+from benchmarks.clock import WALL, Times, now
 from benchmarks.imagenet_costs import Costs, Line, Surface
 from circle import CircleClassifier
 from circle.benchmark.method import TILE as SLICE
@@ -36,9 +37,6 @@ PRODUCTS = (8, 128, TILE)  # samples of a product that is timed
 SCORED = (64, SLICE)  # images of a call whose scores are timed
 SAMPLES = 2  # of each class where closed forms are timed: what they take does not depend on it
 
-WALL, PROCESSOR = 0, 1
-Times = tuple[float, float]  # seconds on the wall, and of processors
-
 
 def write_photographs(folder: Path) -> list[str]:
     """JPEG files of noise whose amplitude falls as in photographs; their names."""
@@ -57,11 +55,6 @@ def drawn_images(
     """An image for each label, drawn from the files; each is read and decoded whenever it is asked for."""
     chosen = np.random.default_rng(seed).integers(0, len(names), len(labels))
     return FileImages(folder, [names[index] for index in chosen], labels, model.input_config(), workers)
-
-
-def now() -> Times:
-    """Readings of both clocks: the one on the wall, and the time that processors have worked for this process."""
-    return time.perf_counter(), time.process_time()
 
 
 def typical_times(function: Callable[[], object], budget: float = 2.0) -> Times:

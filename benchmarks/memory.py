@@ -10,8 +10,9 @@ from benchmarks.limits import Machine
 from benchmarks.rows import Row
 
 PROGRAM = """
-import pathlib, sys
+import sys
 import numpy as np
+from benchmarks.limits import memory_now
 from circle import CircleClassifier
 preset, images, classes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 random = np.random.default_rng(0)
@@ -19,10 +20,7 @@ model = CircleClassifier.from_preset(preset)
 for start in range(0, images, 1000):
     pixels = random.integers(0, 256, (1000, 32, 32, 3), dtype=np.uint8)
     model.partial_fit(pixels, np.arange(start, start + 1000) * classes // images)
-# Of this process alone: the maximum that getrusage tells begins with that of the process that started it.
-lines = pathlib.Path("/proc/self/status").read_text().splitlines()
-peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-print(peak, model.statistics_[0].size)
+print(memory_now("VmHWM"), model.statistics_[0].size)
 """
 
 

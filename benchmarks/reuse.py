@@ -17,7 +17,6 @@ from benchmarks.limits import Machine
 from benchmarks.rows import Row
 from circle import linalg
 from circle.heads import SLDA, SLDAConfig
-from circle.heads.covariance import class_means, pooled_covariance
 from circle.statistics import Statistics
 
 SIZE, CLASSES, IMAGES = 4_096, 100, 25_000
@@ -30,15 +29,6 @@ def features_of(count: int, generator: torch.Generator) -> Tensor:
     mixing = torch.randn(512, SIZE, generator=torch.Generator().manual_seed(1)) / 512**0.5
     values = torch.randn(count, 512, generator=generator) @ mixing + 0.3 * torch.randn(count, SIZE, generator=generator)
     return (200 * values).round().clamp(-2000, 2000).to(torch.int16)
-
-
-def system(statistics: Statistics, head: SLDA) -> tuple[Tensor, Tensor]:
-    """The covariance with its ridge [D, D], and the means [D, C], as the head solves them."""
-    means = class_means(statistics)
-    covariance = pooled_covariance(statistics, means)
-    per_class = statistics.samples / len(means)
-    covariance.diagonal().add_(head.config.of_covariance(covariance, statistics.degrees_of_freedom, per_class))
-    return covariance, means.T
 
 
 def conjugate_gradients(matrix: Tensor, right: Tensor, factor: linalg.Factor, start: Tensor) -> tuple[Tensor, int]:
@@ -67,12 +57,14 @@ def rows(machine: Machine) -> Iterator[Row]:
         each = IMAGES // CLASSES
         for label in range(per_task * after):
             statistics.update(features_of(each, generator), [label] * each)
-        matrix, right = system(statistics, head)
+        matrix, means = head.system(statistics)
+        right = means.T
         factor = linalg.cholesky(matrix)
         weights = factor.solve(right)
         for label in range(per_task * after, per_task * (after + 1)):
             statistics.update(features_of(each, generator), [label] * each)
-        matrix, right = system(statistics, head)
+        matrix, means = head.system(statistics)
+        right = means.T
         started = time.perf_counter()
         expected = linalg.cholesky(matrix).solve(right)
         anew = time.perf_counter() - started

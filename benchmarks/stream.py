@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
+from benchmarks.clock import Clock
 from benchmarks.limits import Machine
 from benchmarks.rows import Row
 from circle import CircleClassifier
@@ -16,27 +15,7 @@ from circle.statistics import Statistics
 
 LEARNED, TESTED, CLASSES, TASKS = 50_000, 10_000, 100, 20
 LIMIT = 60e12  # flops
-
-
-@contextmanager
-def clocked(kind: type, method: str, spent: dict[str, float]) -> Iterator[None]:
-    """Adds up the time that a method of a class takes."""
-    original = getattr(kind, method)
-    name = f"{kind.__name__}.{method}"
-    spent[name] = 0.0
-
-    def timed(*arguments: object, **more: object) -> object:
-        started = time.perf_counter()
-        try:
-            return original(*arguments, **more)
-        finally:
-            spent[name] += time.perf_counter() - started
-
-    setattr(kind, method, timed)
-    try:
-        yield
-    finally:
-        setattr(kind, method, original)
+REST = "all else"
 
 
 def rows(machine: Machine) -> Iterator[Row]:
@@ -48,24 +27,23 @@ def rows(machine: Machine) -> Iterator[Row]:
     model = CircleClassifier.from_preset("fast")
     model.partial_fit(images[:64], labels[:64] * 0)  # calibration, which happens once for ever
     model = CircleClassifier.from_preset("fast")
-    learning, evaluating, extracting = 0.0, 0.0, 0.0
-    spent: dict[str, float] = {}
     per_task = LEARNED // TASKS
-    with clocked(Group, "features", spent), clocked(Statistics, "update", spent), clocked(Statistics, "flush", spent):
-        for task in range(TASKS):
-            part = slice(task * per_task, (task + 1) * per_task)
-            started = time.perf_counter()
+    learner, tester = Clock("features", "statistics", REST), Clock("features", REST)
+    for task in range(TASKS):
+        part = slice(task * per_task, (task + 1) * per_task)
+        with (
+            learner.watching(Group, "features", "features"),
+            learner.watching(Statistics, "update", "statistics"),
+            learner.watching(Statistics, "flush", "statistics"),
+            learner.part(REST),
+        ):
             model.partial_fit(images[part], labels[part])
             for statistics in model.statistics_:
                 statistics.flush()
-            learning += time.perf_counter() - started
-            inside = dict(spent)
-            started = time.perf_counter()
+        with tester.watching(Group, "features", "features"), tester.part(REST):
             model.predict(tests[: TESTED * (task + 1) // TASKS])
-            evaluating += time.perf_counter() - started
-            extracting += spent["Group.features"] - inside["Group.features"]
-            spent.update(inside)  # evaluations are not learning
-    share = (spent["Group.features"] + spent["Statistics.update"]) / learning
+    learning, evaluating = sum(learner.seconds().values()), sum(tester.seconds().values())
+    extracting, share = tester.seconds()["features"], 1 - learner.seconds()[REST] / learning
     yield Row(
         "whole stream",
         "fast: share of learning in features and statistics",

@@ -77,16 +77,13 @@ def _gaussian_matrix(length: int, grid: int, spread: float, margin: float) -> Te
     return (weights / weights.sum(1, keepdim=True)).to(torch.float32)
 
 
-def pool(maps: Tensor, matrix: Tensor, moments: tuple[str, ...], *, overwrite: bool = False) -> Tensor:
-    """Maps [B, H, W, C] -> [B, len(moments) g g C]: means of the values and, if asked, of their squares.
-
-    ``overwrite`` allows the maps to be replaced by their squares, which saves fresh memory.
-    """
+def pool(maps: Tensor, matrix: Tensor, moments: tuple[str, ...]) -> Tensor:
+    """Maps [B, H, W, C] -> [B, len(moments) g g C]: means of the values and, if asked, of their squares."""
     flat = maps.reshape(len(maps), -1, maps.shape[-1])
     matrix = matrix.to(flat.dtype).expand(len(maps), -1, -1)
     parts = {"mean": torch.bmm(matrix, flat)} if "mean" in moments else {}
     if "square" in moments:
-        parts["square"] = torch.bmm(matrix, flat.square_() if overwrite else flat.square())
+        parts["square"] = torch.bmm(matrix, flat.square())
     return torch.cat([parts[moment].flatten(1) for moment in moments], 1)
 
 

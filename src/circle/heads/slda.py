@@ -67,11 +67,16 @@ class SLDA(Head):
 
     config: SLDAConfig
 
-    def materialise(self, statistics: Statistics) -> LinearScores:
+    def system(self, statistics: Statistics) -> tuple[Tensor, Tensor]:
+        """Sigma [D, D] with its ridge, and the means mu [C, D]."""
         means = class_means(statistics)
         covariance = pooled_covariance(statistics, means)
         per_class = statistics.samples / len(means)
         covariance.diagonal().add_(self.config.of_covariance(covariance, statistics.degrees_of_freedom, per_class))
+        return covariance, means
+
+    def materialise(self, statistics: Statistics) -> LinearScores:
+        covariance, means = self.system(statistics)
         weight = linalg.cholesky(covariance).solve(means.T).T
         bias = log_priors(statistics) - (means * weight).sum(1) / 2
         return LinearScores(weight.contiguous(), bias)
