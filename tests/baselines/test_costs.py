@@ -29,8 +29,11 @@ def test_totals() -> None:
     costs = Costs({"train": 0.01}, {"train": 0.03}, 0.5, rest_first=0.25)
     assert costs.total(lwf, COURSE) == pytest.approx(10 * 100 * 0.01 + 20 * 100 * 0.03 + 100 * 0.25 + 100 * 0.5)
     efc = entry("method", "efc_plus_plus").config(initial_epochs=1, epochs=1, balanced_epochs=3)
-    costs = Costs({"train": 0.01}, {"train": 0.03, "balance": 0.002}, 0.0)
-    assert costs.total(efc, COURSE) == pytest.approx(1.0 + 3.0 + 3 * (150 + 200) * 0.002)
+    costs = Costs({"train": 0.01}, {"train": 0.03, "balance": 0.002}, 0.0, drawn=0.0005)
+    assert costs.total(efc, COURSE) == pytest.approx(1.0 + 3.0 + 3 * (100 * 0.002 + (100 + 150) * 0.0005))
+    fetril = entry("method", "fetril").config(initial_epochs=1, epochs=3)
+    costs = Costs({"train": 0.01}, {"head": 0.002}, 0.0)
+    assert costs.total(fetril, COURSE) == pytest.approx(1.0 + 3 * (150 + 200) * 0.002)
     adagauss = entry("method", "adagauss").config(epochs=4)
     costs = Costs({"train": 0.01}, {"train": 0.03, "adapter": 0.02}, 0.0, old_class=0.5)
     assert costs.total(adagauss, COURSE) == pytest.approx(4 * (1.0 + 3.0) + 2 * 2.0 + (2 + 3) * 0.5)
@@ -53,14 +56,29 @@ def test_configs_that_differ_in_epochs_share_a_probe() -> None:
     assert probe(small("lwf", width=5), SHAPE) is not probe(small("lwf"), SHAPE)
 
 
-def test_a_method_learns_in_about_the_time_foreseen() -> None:
+def test_a_drawn_feature_costs_less_than_an_image() -> None:
+    config = small("efc_plus_plus", network="resnet18", width=8, max_pool=True)
+    measured = probe(config, ImageShape(3, 32, 32))
+    assert measured.drawn is not None and measured.drawn < measured.later["balance"] / 3
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("lwf", {"epochs": 8, "initial_epochs": 8}),
+        ("efc_plus_plus", {"epochs": 1, "initial_epochs": 1, "balanced_epochs": 8}),
+        ("adagauss", {"epochs": 4, "initial_epochs": 4}),
+        ("adc", {"epochs": 2, "initial_epochs": 2}),
+    ],
+)
+def test_a_method_learns_in_about_the_time_foreseen(name: str, changes: dict[str, int]) -> None:
     """Within a factor of four: machines are noisy, but a missing stage or a wrong unit is further off."""
-    config = small("lwf", width=16, epochs=20, initial_epochs=20)
+    config, tasks = small(name, **changes), 5
     random = np.random.default_rng(0)
-    method = entry("method", "lwf").part(config, seed=0)
-    expected = probe(config, SHAPE).total(config, Course([400, 400], [2, 2]))
+    method = entry("method", name).part(config, seed=0)
+    expected = probe(config, SHAPE).total(config, Course([100] * tasks, [2] * tasks))
     started = now()
-    for task in range(2):
-        images = random.integers(0, 256, (400, 8, 8), dtype=np.uint8)
-        method.learn(Task(images, np.arange(400) % 2 + 2 * task))
+    for task in range(tasks):
+        images = random.integers(0, 256, (100, 8, 8), dtype=np.uint8)
+        method.learn(Task(images, np.arange(100) % 2 + 2 * task))
     assert 0.25 < between(started, now(), "cpu") / expected < 4

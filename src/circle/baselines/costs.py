@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from circle.baselines.settings import TrainerConfig
+from circle.baselines.trainer import TrainedMethod
 from circle.benchmark.method import Step, Task
 from circle.extractors import ImageShape
 from circle.registry import entry
 
 STEPS = 4  # of a probe; the first is not timed
+FEW = 4  # images of a task that is there for what it rehearses
 LEAST = 128  # images of a task of a probe, at least
 CLASSES = 2  # of a task of a probe
 EPOCHS = ("initial_epochs", "epochs", "balanced_epochs")
@@ -39,6 +41,7 @@ class Costs:
     rest: float  # of a task, per image
     rest_first: float | None = None  # of the first task, where that is another matter
     old_class: float = 0.0  # of a later task, per class before it
+    drawn: float | None = None  # of a rehearsal, per feature drawn, where one of the task's own images costs more
 
     def epoch(self, config: TrainerConfig, course: Course) -> tuple[float, float]:
         """One pass over the first task's images, and one over those of every later task that is trained on."""
@@ -48,7 +51,9 @@ class Costs:
     def rehearsal(self, config: TrainerConfig, course: Course) -> float:
         """One pass over real and made features of all classes so far, in every task after the first."""
         rate = sum(self.later.get(stage, 0.0) for stage in config.rehearsals)
-        return float(np.cumsum(course.images)[1:].sum()) * rate
+        real = sum(course.images[1:])
+        made = float(np.cumsum(course.images)[:-1].sum())
+        return real * rate + made * (rate if self.drawn is None else self.drawn)
 
     def others(self, course: Course) -> float:
         """Whatever does not grow with epochs."""
@@ -66,8 +71,9 @@ class Costs:
 
 
 def probe(config: TrainerConfig, shape: ImageShape) -> Costs:
-    """Learn two tasks of noise with one epoch each, and time the steps; once for configs that differ in epochs only."""
+    """Learn tasks of noise with one epoch each, and time the steps; once for configs that differ in epochs only."""
     changes: dict[str, Any] = {name: 1 for name in EPOCHS if name in config.field_names()}
+    changes |= dict.fromkeys(config.rehearsals.values(), STEPS)  # an epoch may be a single step
     changes |= {name: () for name in config.field_names() if name.endswith("milestones")}
     if "learning_rate_step" in config.field_names():
         changes["learning_rate_step"] = 1
@@ -87,40 +93,60 @@ def between(start: Moment, stop: Moment, device: str) -> float:
     return min(wall, worked) if device == "cpu" else wall
 
 
+@dataclass(frozen=True)
+class Timing:
+    """One task of a probe: seconds of an epoch of each stage that takes steps, and of all the rest."""
+
+    epochs: dict[str, float]
+    rest: float
+
+
 @lru_cache(maxsize=16)
 def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     method = entry("method", config.name).part(config, seed=0)
     count = max(LEAST, STEPS * int(getattr(config, "batch_size", 1)))
-    random = np.random.default_rng(0)
-    found: list[dict[str, float]] = []
-    rests: list[float] = []
-    for task in range(2):
-        images = random.integers(0, 256, (count, shape.height, shape.width, shape.channels), dtype=np.uint8)
-        times: dict[str, list[Moment]] = defaultdict(list)
-        steps: dict[str, int] = {}
-
-        def note(step: Step, times: dict = times, steps: dict = steps) -> None:
-            times[step.stage].append(now())
-            steps[step.stage] = step.steps
-
-        method.on_step = note
-        started = now()
-        method.learn(Task(images, np.arange(count) % CLASSES + CLASSES * task))
-        spent = between(started, now(), config.device)
-        # Per step, without the first, which pays for what is made only once.
-        per_step = {
-            name: between(each[0], each[-1], config.device) / (len(each) - 1)
-            if len(each) > 1
-            else method.stage_seconds[name]
-            for name, each in times.items()
-        }
-        samples = {name: count * (2 if name in config.rehearsals else 1) for name in per_step}
-        found.append({name: value * steps[name] / samples[name] for name, value in per_step.items()})
-        rests.append(spent - sum(per_step[name] * steps[name] for name in steps))
+    first, later = (_learn(method, task, count, shape) for task in range(2))
     drift = sum(method.stage_seconds.get(name, 0.0) for name in config.per_old_class)
+    rates = {name: seconds / count for name, seconds in later.epochs.items()}
+    drawn = None
+    if config.rehearses_images:
+        # A third task of next to no images rehearses what is drawn for the two before it.
+        alone = _learn(method, 2, FEW, shape).epochs
+        drawn = sum(alone[name] for name in config.rehearsals) / (2 * count + FEW)
+    for name in config.rehearsals:  # of a real image, beside as many drawn features
+        rates[name] = rates[name] / 2 if drawn is None else max(drawn, rates[name] - drawn)
     return Costs(
-        *found,
-        rest=max(0.0, rests[1] - drift) / count,
-        rest_first=max(0.0, rests[0]) / count,
+        {name: seconds / count for name, seconds in first.epochs.items()},
+        rates,
+        rest=max(0.0, later.rest - drift) / count,
+        rest_first=max(0.0, first.rest) / count,
         old_class=drift / CLASSES,
+        drawn=drawn,
     )
+
+
+def _learn(method: TrainedMethod[Any], task: int, count: int, shape: ImageShape) -> Timing:
+    """Teach a method so many images of noise, of classes of their own."""
+    images = np.random.default_rng(task).integers(
+        0, 256, (count, shape.height, shape.width, shape.channels), dtype=np.uint8
+    )
+    times: dict[str, list[Moment]] = defaultdict(list)
+    steps: dict[str, int] = {}
+
+    def note(step: Step) -> None:
+        times[step.stage].append(now())
+        steps[step.stage] = step.steps
+
+    method.on_step = note
+    started = now()
+    method.learn(Task(images, np.arange(count) % CLASSES + CLASSES * task))
+    spent = between(started, now(), method.config.device)
+    # Per step, without the first, which pays for what is made only once.
+    per_step = {
+        name: between(each[0], each[-1], method.config.device) / (len(each) - 1)
+        if len(each) > 1
+        else method.stage_seconds[name]
+        for name, each in times.items()
+    }
+    rest = spent - sum(per_step[name] * len(each) for name, each in times.items())
+    return Timing({name: value * steps[name] for name, value in per_step.items()}, rest)

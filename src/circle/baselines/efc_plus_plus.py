@@ -40,6 +40,7 @@ class EFCPlusPlusConfig(TrainerConfig):
         "prototype_update": "drift_sigma",
     }
     rehearsals: ClassVar[dict[str, str]] = {"balance": "balanced_epochs"}
+    rehearses_images: ClassVar[bool] = True
     by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
         "cifar100": {},
         "tinyimagenet": {"augmentations": ("crop", "flip")},
@@ -248,9 +249,10 @@ def drift_weights(features: Tensor, means: Tensor, matrix: Tensor, sigma: float)
     """How much the drift of each sample moves each mean, [K, N], rows with sum one.
 
     With q_ji = -(f_i - p_j)^T E (f_i - p_j), scaled to [0, 1] over all j and i, w_ji ~ exp(q_ji / (2 sigma^2));
-    former features f [N, d], means p [K, d], E [d, d].
+    former features f [N, d], means p [K, d], E [d, d]. Multiplied out, so that E is met once and not once a class.
     """
-    nearness = torch.stack([-(((features - mean) @ matrix) * (features - mean)).sum(1) for mean in means])
+    own = ((features @ matrix) * features).sum(1) - 2 * means @ matrix @ features.T  # E is symmetric
+    nearness = -(own + ((means @ matrix) * means).sum(1, keepdim=True))
     lowest, highest = nearness.min(), nearness.max()
     scaled = (nearness - lowest) / (highest - lowest) if float(highest) > float(lowest) else nearness - lowest
     return torch.softmax(scaled / (2 * sigma**2), 1)

@@ -23,6 +23,8 @@ class TrainerConfig(NetworkConfig):
     stage_epochs: ClassVar[dict[str, float]] = {"train": 1.0}
     #: Stages that go over features of all classes so far, and the setting that says how often.
     rehearsals: ClassVar[dict[str, str]] = {}
+    #: Whether the task's own images pass the network in each of these; features that are drawn never do.
+    rehearses_images: ClassVar[bool] = False
     #: Stages whose cost grows with the number of old classes.
     per_old_class: ClassVar[tuple[str, ...]] = ()
     #: What the data set decides in the published runs (PyCIL's rules): the network's first layer, and augmentation.

@@ -194,7 +194,7 @@ class TrainedMethod(ABC, Generic[Settings]):
     def kept_bytes(self, classes: int, size: int) -> int:
         """Bytes of what is kept of so many classes, for features of this size."""
         if self.keeps == "covariances":
-            return 2 * 8 * classes * size**2  # and their factors
+            return 3 * 8 * classes * size**2  # and their factors, and a copy while a class is added
         return 8 * classes * size if self.keeps == "means" else 0
 
     # What methods use.
@@ -227,8 +227,11 @@ class TrainedMethod(ABC, Generic[Settings]):
     def augmented_copy(self, pixels: Tensor) -> Tensor:
         """One augmented copy of images, rounded to bytes again: uint8 [N, C, H, W], for passes that must agree."""
         augment = augmenter(self.config.augmentations, pixels.shape[2])
-        parts = [augment(part.to(torch.float32).div_(255.0), self.generator) for part in pixels.split(SCORING_BATCH)]
-        return torch.cat([part.mul_(255.0).round_().to(torch.uint8) for part in parts])
+        result = torch.empty_like(pixels)
+        # Part by part: the images of a task as floats would take four times as much memory, and more than once.
+        for part, place in zip(pixels.split(SCORING_BATCH), result.split(SCORING_BATCH), strict=True):
+            place.copy_(augment(part.to(torch.float32).div_(255.0), self.generator).mul_(255.0).round_())
+        return result
 
     @torch.no_grad()
     def features(self, pixels: Tensor, network: nn.Module | None = None) -> Tensor:

@@ -38,7 +38,7 @@ ENSEMBLE: Space = {"groups": (1, 2, 4, 8), "members": (1, 2, 4, 8)}
 SIZES = (0.5, 0.75, 1.0, 1.5, 2.0)  # of the preset's parameters, where no number of them is asked for
 STARTS = 3  # best settings of a stage that the next one starts from
 
-RATES = (0.1, 0.3, 1.0, 3.0)
+RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 BATCHES = (16, 32, 64, 128)
 FIRST_TASK = (1.0, 3.0, 10.0)  # times as many epochs there, of a budget, as the method is published with
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
