@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circle.baselines.costs import Costs, Course, between, now, probe
+from circle.baselines.clock import between, now
+from circle.baselines.costs import Costs, Course, probe
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark.method import Task
 from circle.extractors import ImageShape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from circle.baselines.clock import Moment, between, now
 from circle.baselines.settings import TrainerConfig
 from circle.baselines.trainer import TrainedMethod
 from circle.benchmark.method import Step, Task
@@ -80,25 +80,13 @@ def probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     return _probe(config.replace(**changes), shape)
 
 
-Moment = tuple[float, float]  # of the clock on the wall, and of the processors
-
-
-def now() -> Moment:
-    return time.perf_counter(), time.process_time()
-
-
-def between(start: Moment, stop: Moment, device: str) -> float:
-    """Seconds on the wall; on a CPU no more than the processors worked, so that other programs' work is not counted."""
-    wall, worked = stop[0] - start[0], stop[1] - start[1]
-    return min(wall, worked) if device == "cpu" else wall
-
-
 @dataclass(frozen=True)
 class Timing:
-    """One task of a probe: seconds of an epoch of each stage that takes steps, and of all the rest."""
+    """One task of a probe: seconds of an epoch of each stage that takes steps, of all the rest, and of drift in it."""
 
     epochs: dict[str, float]
     rest: float
+    drift: float
 
 
 @lru_cache(maxsize=16)
@@ -106,9 +94,11 @@ def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     method = entry("method", config.name).part(config, seed=0)
     count = max(LEAST, STEPS * int(getattr(config, "batch_size", 1)))
     first, later = (_learn(method, task, count, shape) for task in range(2))
-    drift = sum(method.stage_seconds.get(name, 0.0) for name in config.per_old_class)
     rates = {name: seconds / count for name, seconds in later.epochs.items()}
-    drawn = None
+    drawn, old_class = None, 0.0
+    if config.per_old_class:
+        # A third task has twice as many old classes, and as many images as the second.
+        old_class = max(0.0, _learn(method, 2, count, shape).drift - later.drift) / CLASSES
     if config.rehearses_images:
         # A third task of next to no images rehearses what is drawn for the two before it.
         alone = _learn(method, 2, FEW, shape).epochs
@@ -118,9 +108,9 @@ def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     return Costs(
         {name: seconds / count for name, seconds in first.epochs.items()},
         rates,
-        rest=max(0.0, later.rest - drift) / count,
+        rest=max(0.0, later.rest - min(later.drift, CLASSES * old_class)) / count,
         rest_first=max(0.0, first.rest) / count,
-        old_class=drift / CLASSES,
+        old_class=old_class,
         drawn=drawn,
     )
 
@@ -149,4 +139,5 @@ def _learn(method: TrainedMethod[Any], task: int, count: int, shape: ImageShape)
         for name, each in times.items()
     }
     rest = spent - sum(per_step[name] * len(each) for name, each in times.items())
-    return Timing({name: value * steps[name] for name, value in per_step.items()}, rest)
+    drift = sum(method.stage_seconds.get(name, 0.0) for name in method.config.per_old_class)
+    return Timing({name: value * steps[name] for name, value in per_step.items()}, rest, drift)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from circle.baselines.augmentation import augmenter
 from circle.baselines.class_bank import ClassBank
+from circle.baselines.clock import between, now
 from circle.baselines.networks import Backbone, GrowingHead, LinearHead, build_backbone
 from circle.baselines.optimisers import Optimiser, Training
 from circle.baselines.settings import TrainerConfig
@@ -326,9 +326,9 @@ class TrainedMethod(ABC, Generic[Settings]):
         self.stage_seconds.clear()
         for index, (name, stage) in enumerate(self.stages()):
             if index >= self._pending.stage:
-                started = time.perf_counter()
+                started = now()
                 stage(data)
-                self.stage_seconds[name] = time.perf_counter() - started
+                self.stage_seconds[name] = between(started, now(), self.config.device)
                 self._pending.stage = index + 1
         self._pending, self.extra = None, nn.ModuleDict()
         self.tasks += 1
