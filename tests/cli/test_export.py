@@ -75,19 +75,22 @@ def test_both_kinds_of_model(model: Path, photos: Path, tmp_path: Path, capsys: 
 
 
 def test_errors(model: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = exported.read_bytes()
+    before, learned = exported.read_bytes(), model.read_bytes()
     for arguments, expected in [
         ([model, exported], "exists already"),
         ([tmp_path / "none.circle", tmp_path / "new.onnx"], "no such model file"),
         ([model, tmp_path / "new.onnx", "--check", tmp_path / "none"], "expected a folder, a zip archive or a file"),
         ([model, tmp_path / "nowhere" / "new.onnx"], "cannot be written; expected a file in a folder that exists"),
         ([model, tmp_path, "--force"], "cannot be written; expected a file in a folder that exists"),
+        ([model, tmp_path], "cannot be written; expected a file in a folder that exists and can be written to, not a"),
+        ([model, model, "--force"], "model.circle: is the model itself, which would be lost"),
     ]:
         capsys.readouterr()
         assert run(["export", *map(str, arguments)]) == 1
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert expected in line
     assert exported.read_bytes() == before
+    assert model.read_bytes() == learned
     assert not (tmp_path / "new.onnx").exists()
 
 
