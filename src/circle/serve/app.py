@@ -124,9 +124,10 @@ class _Api:
 
     async def forget(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
-        exact = await self._service.change(lambda room: room.forget(name))
+        # The writer does both at once: nobody's lesson can come into the journal between them.
+        exact, erased = await self._service.change(lambda room: (room.forget(name), not room.journal_bytes))
         await self._service.caught_up()
-        return JSONResponse({"label": name, "exact": exact})
+        return JSONResponse({"label": name, "exact": exact, "erased": erased})
 
     async def undo(self, request: Request) -> Response:
         await json_fields(request)

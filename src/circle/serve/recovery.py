@@ -96,7 +96,9 @@ def _replay(found: Recovered, frames: Sequence[Frame], journal: Path) -> None:
 def _change(found: Recovered, head: dict, *, learn: bool) -> None:
     kind, session = head["kind"], found.session
     if kind == "undo":
-        learned = session.undo(head["pictures"])
+        # Older journals hold only how many of the last pictures were taken back.
+        places = head["places"] if "places" in head else range(head["pictures"])
+        learned = session.undo(places)
         if learn:
             found.model = subtracted(found.model, learned)
         return
