@@ -164,6 +164,24 @@ def test_the_example_needs_nothing_of_circle(model: Path, exported: Path, photos
     assert all(text.endswith(" %") for text in found)
 
 
+def test_the_example_fails_in_one_line(
+    example: ModuleType, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    junk = tmp_path / "junk.png"
+    junk.write_bytes(b"no image")
+    for arguments, expected in (
+        ([tmp_path / "none.onnx", junk], "none.onnx: not a model that `circle export` wrote ("),
+        ([junk, junk], "junk.png: not a model that `circle export` wrote ("),
+        ([exported, junk], "junk.png: not a readable image ("),
+        ([exported, tmp_path / "none.png"], "none.png: not a readable image ("),
+    ):
+        monkeypatch.setattr(sys, "argv", ["run_onnx.py", *map(str, arguments)])
+        capfd.readouterr()
+        assert example.main() == 1
+        (line,) = capfd.readouterr().err.strip().splitlines()
+        assert expected in line
+
+
 @pytest.mark.parametrize("aspect", ["crop", "pad", "stretch"])
 def test_the_example_sees_what_the_model_sees(
     aspect: str, example: ModuleType, tiny: Any, stream: tuple[np.ndarray, np.ndarray], tmp_path: Path
