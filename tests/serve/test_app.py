@@ -80,7 +80,7 @@ def test_undo_over_the_api(api: Api, server: Any) -> None:
     api.learn("ant", 1, group="drop")
     api.learn("bee", 1, group="drop")
     assert api.get("/api/state").json()["undo"] == {"labels": ["ant", "bee"], "images": 2}
-    assert api.post("/api/undo", json={}).json() == {"images": 2, "labels": ["ant", "bee"]}
+    assert api.post("/api/undo", json={}).json() == {"images": 2, "labels": ["ant", "bee"], "group": "drop"}
     assert server.service.room.model.statistics_ == before.statistics_
 
 
