@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,15 @@ def test_what_is_no_regular_file_stays(tmp_path: Path, force: bool) -> None:
             console.check_writable(path, force=force)
         assert "--force" not in str(error.value), "it would not help"
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
+def test_the_link_to_the_output_stays_where_it_leads_to_a_file(tmp_path: Path) -> None:
+    code = "from pathlib import Path; from circle.cli.console import check_writable as check\n"
+    code += "assert Path('/dev/stdout').is_file()\ncheck(Path('/dev/stdout'), force=True)"
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run([sys.executable, "-c", code], stdout=log, stderr=subprocess.PIPE, text=True, check=False)
+    assert "/dev/stdout: cannot be written" in done.stderr
 
 
 def test_a_file_is_replaced_when_asked_to(tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ def check_writable(path: Path, *, force: bool) -> None:
 
     What exists and is no regular file is never replaced: a rename would put a file in the place of a device.
     """
-    special = path.exists() and not path.is_file()
+    # /dev/stdout is a link, and leads to a regular file where the output is redirected to one.
+    special = path.exists() and (not path.is_file() or path.parent.resolve() == Path("/dev"))
     if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         found = (", not a folder" if path.is_dir() else ", not a device, pipe or socket") if special else ""
         raise CircleError(
