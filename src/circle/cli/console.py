@@ -100,13 +100,11 @@ def check_writable(path: Path, *, force: bool) -> None:
 
     What exists and is no regular file is never replaced: a rename would put a file in the place of a device.
     """
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
     # /dev/stdout is a link, and leads to a regular file where the output is redirected to one.
-    special = path.exists() and (not path.is_file() or path.parent.resolve() == Path("/dev"))
-    if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        found = (", not a folder" if path.is_dir() else ", not a device, pipe or socket") if special else ""
-        raise CircleError(
-            f"{path}: cannot be written; expected a file in a folder that exists and can be written to{found}"
-        )
+    if path.exists() and (not path.is_file() or path.parent.resolve() == Path("/dev")):
+        raise CircleError(f"{path}: is a device, pipe or socket, which stays; expected the name of a file")
     if path.exists() and not force:
         raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
 
