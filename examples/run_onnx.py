@@ -22,6 +22,7 @@ import onnxruntime
 
 PAGE = Path(__file__).with_name("onnx_page.html")
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
+UNREADABLE = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 LARGEST_UPLOAD = 32 * 2**20  # bytes
 
 
@@ -86,7 +87,7 @@ def make_server(classifier: Classifier, port: int) -> HTTPServer:
                 with Image.open(io.BytesIO(self.rfile.read(length)), formats=FORMATS) as image:
                     ranked = classifier.ranked(image, top=5)
                 status, result = 200, {"predictions": [{"label": label, "probability": p} for label, p in ranked]}
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            except UNREADABLE as error:
                 status, result = 400, {"error": f"not a readable image: {error}"}
             self.answer(status, json.dumps(result).encode(), "application/json")
 
@@ -103,6 +104,12 @@ def make_server(classifier: Classifier, port: int) -> HTTPServer:
     return HTTPServer(("127.0.0.1", port), Handler)
 
 
+def failed(text: str) -> int:
+    """Say in one line what went wrong; the program's exit code."""
+    print(" ".join(text.split()), file=sys.stderr)
+    return 1
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Classify images with a model that `circle export` wrote.")
     parser.add_argument("model")
@@ -113,7 +120,10 @@ def main() -> int:
     given = parser.parse_args()
     if bool(given.images) == given.page:
         parser.error("expected images to classify, or --page")
-    classifier = Classifier(given.model)
+    try:
+        classifier = Classifier(given.model)
+    except Exception as error:  # onnxruntime has many kinds of errors, without a name that could be imported
+        return failed(f"{given.model}: not a model that `circle export` wrote ({error})")
     if given.page:
         server = make_server(classifier, given.port)
         print(f"http://127.0.0.1:{server.server_port} (Ctrl-C ends it)", flush=True)
@@ -122,8 +132,11 @@ def main() -> int:
         except KeyboardInterrupt:
             return 0
     for name in given.images:
-        with Image.open(name) as image:
-            ranked = classifier.ranked(image, given.top)
+        try:
+            with Image.open(name, formats=FORMATS) as image:
+                ranked = classifier.ranked(image, given.top)
+        except UNREADABLE as error:
+            return failed(f"{name}: not a readable image ({error})")
         print(f"{name}: " + ", ".join(f"{label} {100 * value:.1f} %" for label, value in ranked))
     return 0
 

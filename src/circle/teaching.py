@@ -138,19 +138,30 @@ def numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
 
 
 def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier, int]:
-    """Merge model files into a new one; also the number of images that more than one of them had learned."""
-    model = CircleClassifier.load(inputs[0])
-    twice = 0
-    for path in inputs[1:]:
-        other = CircleClassifier.load(path)
-        twice += model.ledger_.overlap(other.ledger_)
-        try:
-            model.merge(other)
-        except CircleError as error:
-            raise CircleError(f"{inputs[0]} and {path}: {error}") from error
+    """Merge model files into a new one; also the number of images that more than one of them had learned.
+
+    The output may be one of the inputs: its lock is held from before the first is read, so no lesson is lost between.
+    """
     with checkpoint.exclusive(output):
+        model = CircleClassifier.load(inputs[0])
+        # A journal lies beside the file that it belongs to, so only that file keeps the mark of its lessons.
+        mark = model._journal_mark if _are_one(inputs[0], output) else None
+        twice = 0
+        for path in inputs[1:]:
+            other = CircleClassifier.load(path)
+            mark = other._journal_mark if _are_one(path, output) else mark
+            twice += model.ledger_.overlap(other.ledger_)
+            try:
+                model.merge(other)
+            except CircleError as error:
+                raise CircleError(f"{inputs[0]} and {path}: {error}") from error
+        model._journal_mark = mark
         model.save(output)
     return model, twice
+
+
+def _are_one(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)
 
 
 def find_label(model: CircleClassifier, text: str) -> Hashable:

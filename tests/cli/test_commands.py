@@ -110,7 +110,13 @@ def test_a_packed_model_needs_a_place(model: Path, tmp_path: Path, capsys: pytes
         assert line.endswith(
             f"{output}: cannot be written; expected a file in a folder that exists and can be written to"
         )
-    assert "exists already" in fails(["pack", model, model], capsys)
+    before, there = model.read_bytes(), tmp_path / "there"
+    there.touch()
+    assert "exists already" in fails(["pack", model, there], capsys)
+    for force in ([], ["--force"]):
+        line = fails(["pack", model, model, *force], capsys)
+        assert line.endswith("is the model itself, which would be lost; choose another name for the output")
+    assert model.read_bytes() == before
 
 
 def test_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

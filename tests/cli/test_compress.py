@@ -66,7 +66,17 @@ def test_without_images(model: Path, images: Path, tmp_path: Path, capsys: pytes
 
 def test_errors(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "small.circle"
-    assert "exists already" in fails(["compress", model, model], capsys)
+    before = model.read_bytes()
+    for command in ("compress", "pack"):
+        assert "is the model itself" in fails([command, model, model, "--force"], capsys)
+    one = tmp_path / "one.png"
+    for outputs in ([out, "--report", out], [out, "--report", model], [one, "--plot", one]):
+        line = fails(["compress", model, *outputs, "--images", images, "--force"], capsys)
+        assert "named for two outputs" in line or "is the model itself" in line
+    assert model.read_bytes() == before
+    out.touch()
+    assert "exists already" in fails(["compress", model, out], capsys)
+    out.unlink()
     assert "--plot: needs --images" in fails(["compress", model, out, "--plot", tmp_path / "a.png"], capsys)
     assert ".png or .svg" in fails(["compress", model, out, "--images", images, "--plot", tmp_path / "a.gif"], capsys)
     assert "from 0 to 100" in fails(["compress", model, out, "--images", images, "--max-loss", -1], capsys)

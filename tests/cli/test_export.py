@@ -75,19 +75,22 @@ def test_both_kinds_of_model(model: Path, photos: Path, tmp_path: Path, capsys: 
 
 
 def test_errors(model: Path, exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = exported.read_bytes()
+    before, learned = exported.read_bytes(), model.read_bytes()
     for arguments, expected in [
         ([model, exported], "exists already"),
         ([tmp_path / "none.circle", tmp_path / "new.onnx"], "no such model file"),
         ([model, tmp_path / "new.onnx", "--check", tmp_path / "none"], "expected a folder, a zip archive or a file"),
         ([model, tmp_path / "nowhere" / "new.onnx"], "cannot be written; expected a file in a folder that exists"),
         ([model, tmp_path, "--force"], "cannot be written; expected a file in a folder that exists"),
+        ([model, tmp_path], "cannot be written; expected a file in a folder that exists"),
+        ([model, model, "--force"], "model.circle: is the model itself, which would be lost"),
     ]:
         capsys.readouterr()
         assert run(["export", *map(str, arguments)]) == 1
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert expected in line
     assert exported.read_bytes() == before
+    assert model.read_bytes() == learned
     assert not (tmp_path / "new.onnx").exists()
 
 
@@ -159,6 +162,24 @@ def test_the_example_needs_nothing_of_circle(model: Path, exported: Path, photos
     found = [line.removeprefix(f"{name}: ") for name, line in zip(names, result.stdout.splitlines(), strict=True)]
     assert [text.split()[0] for text in found] == expected.tolist()
     assert all(text.endswith(" %") for text in found)
+
+
+def test_the_example_fails_in_one_line(
+    example: ModuleType, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    junk = tmp_path / "junk.png"
+    junk.write_bytes(b"no image")
+    for arguments, expected in (
+        ([tmp_path / "none.onnx", junk], "none.onnx: not a model that `circle export` wrote ("),
+        ([junk, junk], "junk.png: not a model that `circle export` wrote ("),
+        ([exported, junk], "junk.png: not a readable image ("),
+        ([exported, tmp_path / "none.png"], "none.png: not a readable image ("),
+    ):
+        monkeypatch.setattr(sys, "argv", ["run_onnx.py", *map(str, arguments)])
+        capfd.readouterr()
+        assert example.main() == 1
+        (line,) = capfd.readouterr().err.strip().splitlines()
+        assert expected in line
 
 
 @pytest.mark.parametrize("aspect", ["crop", "pad", "stretch"])

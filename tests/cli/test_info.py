@@ -8,7 +8,38 @@ from pathlib import Path
 import pytest
 from calling import COLOURS
 
+from circle import CircleClassifier
 from circle.cli import run
+from circle.serve.classroom import Classroom
+from circle.serve.limits import Limits
+from circle.serve.recovery import journal_path
+
+
+def told(model: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
+    """What info says of the journal beside a model."""
+    capsys.readouterr()
+    assert run(["info", str(model), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["journal"]
+
+
+def test_lessons_that_wait_in_a_journal_are_mentioned(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(model, capsys) is None
+    room = Classroom(model, CircleClassifier, Limits())
+    assert told(model, capsys) is None
+    room.make_class("new")
+    room.make_class("newer")
+    waiting = "2 steps wait in model.circle.journal and are not in this file yet; `circle serve` adds them"
+    assert told(model, capsys) == waiting
+    assert run(["info", str(model)]) == 0
+    assert waiting in " ".join(capsys.readouterr().out.split())
+    other = tmp_path / "other.circle"
+    other.write_bytes(model.read_bytes())
+    journal_path(other).write_bytes(b"no journal")
+    assert "damaged journal" in (told(other, capsys) or "")
+    room.close()
+    assert told(model, capsys) is None
 
 
 def test_info_tells_both_sizes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from calling import FAST, fails, make_folder
 
+from circle import CircleClassifier, checkpoint
 from circle.cli import run
 
 # --- changing -----------------------------------------------------------------------------------------------
@@ -26,6 +27,25 @@ def test_merge(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert f"{output}: cannot be written; expected a file in a folder that exists" in line
     assert run(["merge", str(model), str(other), "-o", str(merged), "--force"]) == 0
     assert "5 images had been learned by more than one model" in " ".join(capsys.readouterr().err.split())
+
+
+def test_merging_into_one_of_the_models(model: Path, tmp_path: Path) -> None:
+    more = make_folder(tmp_path / "more", 5, seed=1, classes={"white": (240, 240, 240)})
+    other, merged = tmp_path / "other", tmp_path / "merged"
+    assert run(["learn", str(other), str(more), *FAST]) == 0
+    journal = {"identity": "x", "sequence": 7, "follows": None}
+    marked = CircleClassifier.load(other)
+    marked._journal_mark = journal
+    marked.save(other)
+    assert run(["merge", str(model), str(other), "-o", str(merged)]) == 0
+    assert CircleClassifier.load(merged)._journal_mark is None, "the journal lies beside the other file"
+    expected = CircleClassifier.load(merged).statistics_
+    with checkpoint.exclusive(other):
+        assert run(["merge", str(model), str(other), "-o", str(other), "--force"]) == 1, "somebody is teaching it"
+    assert run(["merge", str(model), str(other), "-o", str(other), "--force"]) == 0
+    found = CircleClassifier.load(other)
+    assert found.statistics_ == expected, "nothing that either had learned is lost"
+    assert found._journal_mark == journal, "and lessons in its journal still fit"
 
 
 # --- errors -------------------------------------------------------------------------------------------------

@@ -51,6 +51,13 @@ def test_errors_are_one_line(
     assert damaged.read_bytes() == b"not a model"
 
 
+def test_a_model_that_only_predicts_is_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = tmp_path / "small.circle"
+    assert run(["pack", str(model), str(small)]) == 0
+    assert f"{small}: this model only predicts" in fails(["serve", small, "--port", "0"], capsys)
+    assert not (tmp_path / "small.circle.journal").exists()
+
+
 def test_flags_that_contradict_the_model_change_nothing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, names = model.read_bytes(), sorted(path.name for path in model.parent.iterdir())
     assert "model.circle: exists with groups = 1, not 7" in fails(

@@ -69,7 +69,7 @@ def test_teach_ask_and_change(api: Api, server: Any, tmp_path: Path) -> None:
     assert api.get("/api/state").json()["samples"] == 12
     assert api.post("/api/load", content=file.read_bytes(), headers=MODEL).status_code == 200
     assert api.post("/api/undo", json={}).status_code == 409
-    assert api.post("/api/forget", json={"label": "wasp"}).json() == {"label": "wasp", "exact": False}
+    assert api.post("/api/forget", json={"label": "wasp"}).json() == {"label": "wasp", "exact": False, "erased": True}
     state = api.get("/api/state").json()
     assert [(each["label"], each["learned"]) for each in state["classes"]] == [("ant", 3)]
 
@@ -80,7 +80,7 @@ def test_undo_over_the_api(api: Api, server: Any) -> None:
     api.learn("ant", 1, group="drop")
     api.learn("bee", 1, group="drop")
     assert api.get("/api/state").json()["undo"] == {"labels": ["ant", "bee"], "images": 2}
-    assert api.post("/api/undo", json={}).json() == {"images": 2, "labels": ["ant", "bee"]}
+    assert api.post("/api/undo", json={}).json() == {"images": 2, "labels": ["ant", "bee"], "group": "drop"}
     assert server.service.room.model.statistics_ == before.statistics_
 
 

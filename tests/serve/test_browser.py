@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from browser import drop, image_file, needs_chromium, opened_page
 from PIL import Image
+from school import png
 from sklearn.datasets import load_digits, load_sample_image
 
 from circle import CircleClassifier
@@ -163,6 +166,104 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     page.reload()
     expect(page.locator("#classes .card")).to_have_count(len(shown))
     expect(card("camera").locator(".counts")).to_contain_text(f"{counts['camera']} learned")
+
+
+def picture(name: str, number: int = 0) -> dict[str, Any]:
+    return {"name": f"{name}-{number}.png", "mimeType": "image/png", "buffer": png(name, number)}
+
+
+def test_what_goes_wrong_on_a_phone(live: Callable[..., Any], tmp_path: Path) -> None:
+    """Broken images, long names, late answers, undone and lost lessons; nothing stays that is no longer true."""
+    expect = playwright.expect
+    server = live()
+    long = "W" * 64
+    with opened_page(allowed="Failed to load resource") as page:
+        page.set_viewport_size({"width": 390, "height": 720})
+        page.goto(server.address)
+
+        def card(name: str) -> Any:
+            return page.locator(f'.card[data-label="{name}"]')
+
+        def add_class(name: str) -> None:
+            page.fill("#new-name", name)
+            page.click("text=Add class")
+            expect(card(name)).to_be_visible()
+
+        # Nothing was learned yet: the image stays, and can be taught.
+        add_class("ant")
+        page.set_input_files("#test-file", picture("ant"))
+        expect(page.locator("#message")).to_contain_text("nothing was learned yet")
+        expect(page.locator("#shown")).to_be_visible()
+        page.locator("#choices button", has_text="ant").click()
+        expect(page.locator("#answers li")).to_have_count(1)
+        expect(card("ant").locator(".thumbs img")).to_have_count(1)
+
+        # A broken image leaves nothing of the one before it; the message is in view, wherever the page is.
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        broken = {"name": "broken.png", "mimeType": "image/png", "buffer": b"no image"}
+        page.set_input_files("#test-file", broken)
+        expect(page.locator("#message")).to_contain_text("not a readable image")
+        expect(page.locator("#message")).to_be_in_viewport(ratio=1)
+        for gone in ("#shown", "#correct", "#answers li"):
+            expect(page.locator(gone)).to_be_hidden()
+        expect(page.locator("#ask-hint")).to_be_visible()
+
+        # The longest name fits; what is undone is no longer shown.
+        add_class(long)
+        drop(page, card(long), [picture("bee", number) for number in range(3)])
+        expect(page.locator("#undo")).to_have_text(re.compile("Undo [123] of W{19}…"))
+        expect(card(long).locator(".thumbs img")).to_have_count(3)
+        page.set_input_files("#test-file", picture("ant", 1))
+        expect(page.locator("#answers li")).to_have_count(2)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        shot(page, "phone")
+        page.click("#undo")
+        expect(page.locator("#message")).to_contain_text("Taken back: 3 of W")
+        expect(card(long).locator(".thumbs img")).to_have_count(0)
+        expect(card("ant").locator(".thumbs img")).to_have_count(1)
+
+        # The answer to a rename comes later than the news of it: one card, and it works.
+        def late(route: Any) -> None:
+            answer = route.fetch()
+            time.sleep(1.5)  # the page asks for news every second
+            route.fulfill(response=answer)
+
+        page.route("**/api/rename", late)
+        card("ant").locator(".name").fill("emmet")
+        card("ant").locator(".name").press("Enter")
+        expect(page.locator("#message")).to_contain_text("ant is now called emmet")
+        expect(card("emmet")).to_have_count(1)
+        expect(page.locator("#classes .card")).to_have_count(2)
+        drop(page, card("emmet"), [picture("ant", 2)])
+        expect(card("emmet").locator(".counts")).to_contain_text("2 learned")
+        expect(card("emmet").locator(".thumbs img")).to_have_count(2)
+
+        # A key held down records as a finger does; the last frame stays in view when the camera is off.
+        page.click("#camera")
+        record = card(long).locator(".record")
+        expect(record).to_be_visible()
+        record.focus()
+        page.keyboard.down("Space")
+        expect(record).to_have_class(re.compile(r"\bon\b"))
+        expect(card(long).locator(".counts")).to_contain_text(re.compile("[1-9] learned"))
+        page.keyboard.up("Space")
+        expect(record).not_to_have_class(re.compile(r"\bon\b"))
+        expect(page.locator("#answers li")).to_have_count(2)
+        page.click("#camera")
+        expect(page.locator("#video")).to_be_hidden()
+        expect(page.locator("#shown")).to_be_visible()
+
+        # Another model: its lessons were not these.
+        file = tmp_path / "copy.circle"
+        file.write_bytes(httpx.get(f"{server.address}/api/model").content)
+        with page.expect_file_chooser() as chooser:
+            page.click("#load")
+        chooser.value.set_files(file)
+        expect(page.locator("#message")).to_contain_text("Loaded copy.circle")
+        expect(page.locator(".thumbs img")).to_have_count(0)
+
+        server.stop()
+        expect(page.locator("#message")).to_contain_text("The server cannot be reached")
 
 
 def test_a_server_with_a_token(live: Callable[..., Any], page: Any) -> None:

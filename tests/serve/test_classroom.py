@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from school import learned, lesson, open_room, png, teach, tiny_model
 
 from circle import CircleClassifier
 from circle.errors import CircleError
-from circle.serve import session
+from circle.serve import classroom, session
 from circle.serve.classroom import Classroom, Lesson
 from circle.serve.errors import ConflictError, StorageError
+from circle.serve.journal import Frame
 from circle.serve.recovery import journal_path
 
 
@@ -83,6 +85,95 @@ def test_undo_takes_the_last_lesson_back_exactly(tmp_path: Path) -> None:
         reopened(room).undo()
 
 
+def test_undo_takes_back_a_whole_group_though_another_came_between(tmp_path: Path) -> None:
+    room = open_room(tmp_path / "m.circle")
+    teach(room, "ant", 0)
+    for number in range(1, 4):
+        teach(room, "bee", number, group="first")
+        teach(room, "cat", number, group="second")
+    room = reopened(room)
+    assert {picture.label for picture in room.undo()} == {"cat"}
+    assert room.model.statistics_ == learned([("ant", 0), *(("bee", number) for number in range(1, 4))]).statistics_
+    room = reopened(room)
+    teach(room, "cat", 9, group="third")
+    teach(room, "bee", 9, group="first")
+    assert [picture.label for picture in room.undo()] == ["bee"] * 4, "across the lesson in between"
+    assert room.model.statistics_ == learned([("ant", 0), ("cat", 9)]).statistics_
+    room.checkpoint()
+    assert len(reopened(room).undo()) == 1
+
+
+def test_a_journal_of_the_older_form_is_read(tmp_path: Path) -> None:
+    room = open_room(tmp_path / "m.circle")
+    teach(room, "ant", 0, 1, 2, group="drop")
+    assert room._journal is not None
+    room._journal.append(Frame({"sequence": room.sequence + 1, "kind": "undo", "pictures": 2}))
+    again = open_room(room.path)
+    assert again.model.statistics_ == learned([("ant", 0)]).statistics_
+    assert len(again.session.history) == 1
+
+
+def held_ant(room: Classroom) -> int:
+    """Teach ants, some of which are held back; the number of one of those."""
+    outcomes = teach(room, "ant", *range(20), hold=True)
+    return outcomes.index("held")
+
+
+def test_what_tested_tests_again_when_its_correction_is_undone(tmp_path: Path) -> None:
+    room = open_room(tmp_path / "m.circle")
+    held = held_ant(room)
+    before = room.session.state()
+    correction = lesson("ant", held)
+    room.teach([replace(correction, name="bee", group="wrong")])
+    assert correction.picture("ant").content not in room.session.held
+    room.rename("ant", "emmet")
+    room = reopened(room)
+    room.undo()
+    room.rename("emmet", "ant")
+    assert room.session.state() == before
+    room.teach([correction])
+    room.undo()
+    assert reopened(room).session.state() == before
+
+
+def test_what_tested_tests_again_though_it_left_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = open_room(tmp_path / "m.circle")
+    held = held_ant(room)
+    counts = room.session.held_counts()
+    monkeypatch.setattr(session, "HISTORY_BYTES", 2 * 16 * 16 * 3)
+    teach(room, "ant", held)
+    assert room.session.held_counts()["ant"] == counts["ant"] - 1
+    room.checkpoint()
+    room = reopened(room)
+    room.undo()
+    assert room.session.held_counts() == counts
+    (picture,) = [
+        each for each in room.session.held.values() if each.digest == lesson("ant", held).picture("ant").digest
+    ]
+    assert (picture.pixels == lesson("ant", held).pixels).all()
+    reopened(room)
+
+
+def test_what_is_still_taught_does_not_test(tmp_path: Path) -> None:
+    """Lessons of one file may be undone in another order than they came in."""
+    room = open_room(tmp_path / "m.circle")
+    held = held_ant(room)
+    content = lesson("ant", held).picture("ant").content
+    room.teach([replace(lesson("ant", held), name="bee", group="first")])
+    room.teach([replace(lesson("ant", held), name="cat", group="second")])
+    teach(room, "bee", 50, group="first")
+    room.undo()
+    room = reopened(room)
+    assert content not in room.session.held, "it is taught as a cat"
+    room.undo()
+    room = reopened(room)
+    assert content in room.session.held
+    room.teach([replace(lesson("ant", held), name="cat")])
+    room.forget("ant")
+    room.undo()
+    assert content not in reopened(room).session.held, "the class that it tested is gone"
+
+
 def test_history_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "HISTORY_BYTES", 3 * 16 * 16 * 3)
     room = open_room(tmp_path / "m.circle")
@@ -125,6 +216,38 @@ def test_forget_without_a_trace_while_the_images_are_at_hand(tmp_path: Path, mon
     assert room.model.statistics_[0].orphan_degrees == 2
     assert room.labels() == ["ant"]
     assert reopened(room).labels() == ["ant"]
+
+
+def test_the_journal_forgets_as_well(tmp_path: Path) -> None:
+    room = open_room(tmp_path / "m.circle")
+    teach(room, "ant", 0)
+    teach(room, "bee", *range(10), hold=True)
+    room.checkpoint()
+    teach(room, "bee", 10)
+    pictures = [lesson("bee", number).pixels.tobytes() for number in range(11)]
+    journal = journal_path(room.path)
+    assert all(pixels in journal.read_bytes() for pixels in pictures)
+    assert room.forget("bee") is True
+    content = journal.read_bytes()
+    assert not any(pixels in content for pixels in pictures)
+    assert lesson("ant", 0).pixels.tobytes() in content, "what stays can still be undone"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["m.circle", "m.circle.journal"]
+    reopened(room)
+
+
+def test_a_full_disk_does_not_stop_forgetting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = open_room(tmp_path / "m.circle")
+    teach(room, "ant", 0)
+    teach(room, "bee", 0)
+
+    def fail(*_: object, **__: object) -> None:
+        raise CircleError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(classroom, "save_model", fail)
+        assert room.forget("bee") is True
+    assert (room.warning, room.journal_bytes > 0) == ("no room", True)
+    assert reopened(room).labels() == ["ant"], "the step is in the journal"
 
 
 def test_classes_made_by_hand(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +72,60 @@ def test_a_process_that_ended_is_replaced(decoder: ContentDecoder) -> None:
     assert decoder.decode(noise()).shape == (3, 12, 10)
 
 
-def test_an_image_that_ends_or_holds_the_process_is_unreadable(decoder: ContentDecoder) -> None:
+def busy_seconds(process: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="how busy a process is stands in /proc")
+def test_an_image_during_which_the_process_dies_is_unreadable() -> None:
+    """As a crash of a decoder's library would have it: the process dies while it decodes."""
+    slow = encoded(Image.new("RGB", (9000, 9000)), "TIFF")  # half a second
+    with ContentDecoder(CONFIG, pixels=100_000_000, memory=4 * 2**30) as decoder:
+        decoder.decode(noise())
+        process = decoder._process
+        assert process is not None
+        rest = busy_seconds(process.pid)
+        died: list[float] = []
+
+        def crash() -> None:
+            while busy_seconds(process.pid) < rest + 0.05:
+                time.sleep(0.001)
+            died.append(busy_seconds(process.pid))
+            os.kill(process.pid, signal.SIGSEGV)
+
+        killer = threading.Thread(target=crash, daemon=True)
+        killer.start()
+        with pytest.raises(UnreadableImageError, match="image: ended the decoder; expected a whole image"):
+            decoder.decode(slow)
+        killer.join(10)
+        assert died, "it was at work"
+        assert process.returncode == -signal.SIGSEGV
+        assert decoder.decode(noise()).shape == (3, 12, 10), "the next image has a new process"
+        assert decoder._process is not process
+
+
+@pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="limits of a process stand in /proc")
+def test_a_decoder_can_write_no_file(decoder: ContentDecoder, tmp_path: Path) -> None:
+    decoder.decode(noise())
+    assert decoder._process is not None
+    limits = Path(f"/proc/{decoder._process.pid}/limits").read_text().splitlines()
+    (line,) = [line for line in limits if line.startswith("Max file size")]
+    assert line.split()[3:5] == ["0", "0"], "neither soft nor hard, so that it cannot be raised again"
+    code = f"""
+import sys
+sys.path[:] = {sys.path!r}
+from circle.streams.decoding_worker import _limit
+_limit({decoder._limits!r})
+open({str(tmp_path / "file")!r}, "wb", buffering=0).write(b"x")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGXFSZ or "File too large" in done.stderr
+    assert (tmp_path / "file").stat().st_size == 0
+
+
+def test_an_image_that_holds_the_process_is_unreadable(decoder: ContentDecoder) -> None:
     decoder.decode(noise())
     assert decoder._process is not None
     os.kill(decoder._process.pid, signal.SIGSTOP)

@@ -91,9 +91,7 @@ def advise(
         partitions,
     )
     kind = console.picture_kind(plot)
-    for path in (plot, json_):
-        if path is not None:
-            console.check_writable(path, force=force)
+    console.check_outputs([plot, json_], force=force)
     classifier = _new_classifier(flags, dataset).set_params(device=device)
     images = _open(data, dataset, flags, classifier, workers)
     out, err = console.output(), console.messages()

@@ -70,9 +70,7 @@ def compress(
         Where PyTorch computes: cpu, cuda, ...
     """
     kind = console.picture_kind(plot)
-    for path in (output, report, plot):
-        if path is not None:
-            console.check_writable(path, force=force)
+    console.check_outputs([output, report, plot], force=force, model=model)
     wishes = Wishes(
         None if ways is None else tuple(ways),
         weights,

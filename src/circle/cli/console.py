@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,11 +96,40 @@ def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
 
 
 def check_writable(path: Path, *, force: bool) -> None:
-    """Say now, not after the work, that a result could not be written; replace no file unless asked to."""
-    if path.exists() and not force:
-        raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
+    """Say now, not after the work, that a result could not be written; replace no file unless asked to.
+
+    What exists and is no regular file is never replaced: a rename would put a file in the place of a device.
+    """
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
+    # /dev/stdout is a link, and leads to a regular file where the output is redirected to one.
+    if path.exists() and (not path.is_file() or path.parent.resolve() == Path("/dev")):
+        raise CircleError(f"{path}: is a device, pipe or socket, which stays; expected the name of a file")
+    if path.exists() and not force:
+        raise CircleError(f"{path}: exists already; choose another name, or add --force to replace it")
+
+
+def check_outputs(outputs: Sequence[Path | None], *, force: bool, model: Path | None = None) -> None:
+    """Say now that results could not be written: each needs a file of its own, and none may be the model's.
+
+    Not even ``force`` lets a result replace the model that it is made from: what that one learned would be lost.
+    """
+    wanted = [path for path in outputs if path is not None]
+    for number, path in enumerate(wanted):
+        if model is not None and is_same_file(path, model):
+            raise CircleError(f"{path}: is the model itself, which would be lost; choose another name for the output")
+        for other in wanted[:number]:
+            if is_same_file(path, other):
+                raise CircleError(f"{path}: named for two outputs; expected a file for each")
+        check_writable(path, force=force)
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two names mean one file, be it there or still to be written."""
+    try:
+        return one.samefile(other)
+    except OSError:  # one of them does not exist
+        return one.resolve() == other.resolve()
 
 
 def check_folder(path: Path | None) -> None:

@@ -41,7 +41,7 @@ def export(
     force
         Replace the output file where it exists.
     """
-    console.check_writable(output, force=force)
+    console.check_outputs([output], force=force, model=model)
     out, err = console.output(), console.messages()
     classifier = CircleClassifier.load(model)
     with console.progress(err) as bar:

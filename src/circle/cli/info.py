@@ -11,8 +11,10 @@ from rich.table import Table
 
 from circle import checkpoint
 from circle.cli import console
+from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.model_file import compressed_facts, learning_bytes, prediction_bytes
+from circle.serve.recovery import journal_path, waiting_steps
 
 
 def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -35,6 +37,8 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     table.add_row("model", f"{model} ({kind}, written by circle {facts['version']})")
     table.add_row("learned", f"{facts['samples']:,} images of {len(facts['classes']):,} classes")
     table.add_row("classes", _listed(facts))
+    if facts["journal"]:
+        table.add_row("journal", facts["journal"])
     table.add_row("this file", console.size(facts["file_bytes"]))
     if facts["learning_bytes"] is not None:
         table.add_row("as a learning model", console.size(facts["learning_bytes"]))
@@ -65,6 +69,7 @@ def _facts(path: Path) -> dict[str, Any]:
         "version": header.get("version", "unknown"),
         "samples": model.samples_,
         "classes": [{"label": label, "images": n} for label, n in zip(classes, counts, strict=True)],
+        "journal": _journal(path, header) if learning else None,
         "file_bytes": path.stat().st_size,
         "learning_bytes": learning_bytes(model) if learning else None,
         "prediction_bytes": prediction_bytes(model),
@@ -72,6 +77,17 @@ def _facts(path: Path) -> dict[str, Any]:
         "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
         "settings": header["settings"],
     }
+
+
+def _journal(path: Path, header: dict[str, Any]) -> str | None:
+    """What a server has kept beside the file and not yet written into it, in words."""
+    try:
+        steps = waiting_steps(path, header.get("journal"))
+    except CircleError as error:
+        return str(error)
+    if not steps:
+        return None
+    return f"{steps:,} steps wait in {journal_path(path).name} and are not in this file yet; `circle serve` adds them"
 
 
 def _compressed(facts: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ def merge(
     more
         Further models.
     output
-        The file for the merged model.
+        The file for the merged model; with --force it may be one of those that are merged, which then holds all.
     force
         Replace the output file where it exists.
     """

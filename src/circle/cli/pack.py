@@ -23,7 +23,7 @@ def pack(model: Path, output: Path, /, *, force: Annotated[bool, Parameter(negat
     force
         Replace the output file where it exists.
     """
-    console.check_writable(output, force=force)
+    console.check_outputs([output], force=force, model=model)
     CircleClassifier.load(model).save(output, for_prediction=True)
     console.output().print(
         f"{output}: {console.size(output.stat().st_size)}, predicts only; {model} has "

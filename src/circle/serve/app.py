@@ -1,4 +1,4 @@
-"""The routes: a page, three static files, and a JSON API. No part of a request ever becomes a path."""
+"""The routes: a page with its static files, and a JSON API. No part of a request ever becomes a path."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ PAGES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/camera.js": ("camera.js", "text/javascript; charset=utf-8"),
+    "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
     "/api.js": ("api.js", "text/javascript; charset=utf-8"),
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
@@ -124,16 +125,17 @@ class _Api:
 
     async def forget(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
-        exact = await self._service.change(lambda room: room.forget(name))
+        # The writer does both at once: nobody's lesson can come into the journal between them.
+        exact, erased = await self._service.change(lambda room: (room.forget(name), not room.journal_bytes))
         await self._service.caught_up()
-        return JSONResponse({"label": name, "exact": exact})
+        return JSONResponse({"label": name, "exact": exact, "erased": erased})
 
     async def undo(self, request: Request) -> Response:
         await json_fields(request)
         lesson = await self._service.change(lambda room: room.undo())
         await self._service.caught_up()
         labels = dict.fromkeys(str(picture.label) for picture in lesson)
-        return JSONResponse({"images": len(lesson), "labels": list(labels)})
+        return JSONResponse({"images": len(lesson), "labels": list(labels), "group": lesson[0].group})
 
     async def download(self, request: Request) -> Response:
         kind = request.query_params.get("kind", "learning")

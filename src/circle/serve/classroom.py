@@ -15,7 +15,7 @@ import hashlib
 import secrets
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -185,25 +185,32 @@ class Classroom:
         return new
 
     def forget(self, name: str) -> bool:
-        """Let a class leave; whether without a trace, because all its images were still at hand."""
+        """Let a class leave; whether the model has no trace of it, because all its images were still at hand.
+
+        The journal holds the images of its lessons, so it is begun anew at once. Where the disk does not allow that,
+        the class is gone all the same, and the next checkpoint clears the journal; ``journal_bytes`` tells.
+        """
         label = self.existing(name)
         model, exact = forgotten(self.model, self.session, label)
         self._write(Frame({"sequence": self._sequence + 1, "kind": "forget", "label": encode_label(label)}))
         with self._applied():
             self.model = model
             self.session.forget(label)
+        with suppress(StorageError):  # it was noted as a warning
+            self.checkpoint()
         return exact
 
     def undo(self) -> list[Picture]:
-        """Take the last lesson back, exactly, by subtraction."""
+        """Take the last lesson back, exactly, by subtraction: all pictures of its group that are at hand."""
         lesson = self.session.last_lesson()
         if not lesson:
             raise ConflictError("there is no lesson to undo")
         model = subtracted(self.model, [picture for picture in lesson if not picture.held])
-        self._write(Frame({"sequence": self._sequence + 1, "kind": "undo", "pictures": len(lesson)}))
+        places = self.session.places(lesson)
+        self._write(Frame({"sequence": self._sequence + 1, "kind": "undo", "places": places}))
         with self._applied():
             self.model = model
-            self.session.undo(len(lesson))
+            self.session.undo(places)
         return lesson
 
     def merge(self, other: CircleClassifier) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import ipaddress
+import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -33,6 +34,16 @@ HEADERS = {
 }
 _SAFE = ("GET", "HEAD")
 _ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+def refusal_parts(status: int, text: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of a refusal, after which the connection is closed."""
+    body = json.dumps({"error": text}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(b"connection", b"close"), *_ENCODED]
+    headers += [(b"retry-after", b"1")] if status in (429, 503) else []
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    return headers, body
 
 
 def is_loopback(address: str) -> bool:
@@ -84,11 +95,9 @@ class Gate:
             await self._application(scope, receive, send_with_headers)
             return
         status, text = refusal
-        headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-        headers += [(b"retry-after", b"1")] if status == 429 else []
-        headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+        headers, body = refusal_parts(status, text)
         await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
-        await send_with_headers({"type": "http.response.body", "body": f'{{"error": "{text}"}}'.encode()})
+        await send_with_headers({"type": "http.response.body", "body": body})
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason, if the request may not pass."""

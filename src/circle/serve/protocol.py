@@ -1,4 +1,4 @@
-"""HTTP as uvicorn speaks it, but for clients that begin a request and never finish its head."""
+"""HTTP as uvicorn speaks it, but for heads that never end, connections beyond the limit, and how junk is refused."""
 
 from __future__ import annotations
 
@@ -8,17 +8,39 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from circle.serve.gate import Receive, Scope, Send, refusal_parts
+
 HEAD_SECONDS = 30.0
 
 
 class PromptProtocol(H11Protocol):
-    """Closes a connection on which no whole head has come for a while; bodies have a limit of their own."""
+    """Closes a connection on which no whole head has come for a while; bodies have a limit of their own.
+
+    As many connections again as the limit allows are told that the server is busy; any further one is closed at once.
+    Uvicorn's own refusals are plain text without the headers that the gate gives to all answers, so these are ours.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        limit, self.limit_concurrency = self.limit_concurrency, None
+        if limit is not None and len(self.connections) > limit:
+            self.app: Any = _crowded
+            if len(self.connections) > 2 * limit:
+                transport.abort()
+                return
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        headers, body = refusal_parts(400, msg)
+        events = [h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
+        try:
+            for event in events:
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # an answer is under way already, and cannot be finished
+            pass
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -48,3 +70,10 @@ class PromptProtocol(H11Protocol):
         self._head_timer = None
         if not self.transport.is_closing():
             self.transport.close()
+
+
+async def _crowded(scope: Scope, _: Receive, send: Send) -> None:
+    """The whole application for a connection beyond the limit."""
+    headers, body = refusal_parts(503, "too many connections: try again in a moment")
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +48,10 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> Recovered:
         model = new_model()
         return Recovered(model.prepare(model.input_config()), Session(), secrets.token_hex(16), 0)
     model = CircleClassifier.load(path)
-    model._require_learning()
+    try:
+        model._require_learning()
+    except CircleError as error:
+        raise CircleError(f"{path}: {error}") from error
     mark = model._journal_mark
     if not journal.exists():
         return Recovered(model, Session(), secrets.token_hex(16), 0)
@@ -66,6 +70,24 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> Recovered:
     if torn:
         found.notes.append(f"{journal.name}: {torn:,} bytes of a lesson that was never acknowledged were dropped")
     return found
+
+
+def waiting_steps(model: Path, mark: dict[str, Any] | None) -> int:
+    """Steps in the journal beside a model file that is marked so, which the file does not hold yet.
+
+    Raises:
+        CircleError: a journal that is damaged, or of another model.
+    """
+    journal = journal_path(model)
+    if not journal.exists():
+        return 0
+    frames, _ = read_frames(journal)
+    identity = frames[0].head["identity"]
+    if mark is not None and mark.get("follows") == identity:
+        return 0  # of the model that this one has replaced
+    if mark is None or mark["identity"] != identity:
+        raise CircleError(f"{journal}: holds lessons of another model than {model.name}")
+    return sum(frame.head["sequence"] > mark["sequence"] for frame in frames[1:])
 
 
 def _replay(found: Recovered, frames: Sequence[Frame], journal: Path) -> None:
@@ -96,7 +118,9 @@ def _replay(found: Recovered, frames: Sequence[Frame], journal: Path) -> None:
 def _change(found: Recovered, head: dict, *, learn: bool) -> None:
     kind, session = head["kind"], found.session
     if kind == "undo":
-        learned = session.undo(head["pictures"])
+        # Older journals hold only how many of the last pictures were taken back.
+        places = head["places"] if "places" in head else range(head["pictures"])
+        learned = session.undo(places)
         if learn:
             found.model = subtracted(found.model, learned)
         return

@@ -11,7 +11,12 @@ const wait = (milliseconds) => new Promise((done) => setTimeout(done, millisecon
 async function ask(path, options = {}, patience = 20) {
   const headers = { ...(options.headers ?? {}), ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   for (let attempt = 0; ; attempt += 1) {
-    const response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    let response;
+    try {
+      response = await fetch(path, { ...options, headers, cache: "no-store", credentials: "omit" });
+    } catch {
+      throw new Error("The server cannot be reached: has it ended, or the network gone?");
+    }
     if (response.ok) return response;
     if ((response.status === 503 || response.status === 429) && attempt < patience) {
       await wait(200 + 300 * Math.random());
@@ -38,7 +43,7 @@ const model = (path, file) =>
 
 export const api = {
   state: () => ask("/api/state").then((response) => response.json()),
-  predict: (blob) => image("/api/predict?top=8", blob, 0),
+  predict: (blob, patience) => image("/api/predict?top=8", blob, patience),
   learn: (label, blob, hold, group) =>
     image(`/api/learn?${new URLSearchParams({ label, hold: hold ? "1" : "0", group })}`, blob),
   makeClass: (label) => json("/api/classes", { label }),

@@ -2,45 +2,41 @@
 
 import { api, sendable } from "/api.js";
 import { Camera } from "/camera.js";
+import { acceptDrops, attempt, farewell, find, newGroup, say, short, showAnswers, showCurve, thumbnail } from "/parts.js";
 
-const find = (id) => document.getElementById(id);
 const camera = new Camera(find("video"));
 const cards = new Map(); // label -> element
-const thumbnails = 24;
-let asked = null; // the image asked about last
+let asked = null; // the image asked about last, which is the one that is shown
 let asking = false;
-let recording = null; // the label being recorded
+let recording = null; // the card being recorded for
 let uploads = 0;
-
-// -- messages --------------------------------------------------------------------------------------------------
-
-let hideLater = 0;
-function say(text, bad = false) {
-  const message = find("message");
-  message.textContent = text;
-  message.classList.toggle("bad", bad);
-  message.hidden = false;
-  clearTimeout(hideLater);
-  hideLater = setTimeout(() => { message.hidden = true; }, bad ? 10000 : 4000);
-}
-
-async function attempt(action) {
-  try {
-    return await action();
-  } catch (error) {
-    say(error.message, true);
-    return null;
-  }
-}
-
-const newGroup = () => Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 // -- what the server knows -------------------------------------------------------------------------------------
 
 let refreshing = null;
+let lost = false;
+let changes = 0; // grows when a change of the classes begins and when it ends: news from before it are old
 function refresh() {
-  refreshing ??= api.state().then(show).catch((error) => say(error.message, true)).finally(() => { refreshing = null; });
+  const known = changes;
+  refreshing ??= api.state().then((state) => {
+    if (lost) say("The server is back.");
+    lost = false;
+    if (known === changes) show(state);
+  }).catch((error) => {
+    lost = !error.status;
+    say(error.message, true);
+  }).finally(() => { refreshing = null; });
   return refreshing;
+}
+
+// Make a change, and show what the server knows after it.
+async function change(action) {
+  changes += 1;
+  const answer = await attempt(action);
+  changes += 1;
+  await refreshing; // asked for before the change was made
+  await refresh();
+  return answer;
 }
 
 function show(state) {
@@ -53,17 +49,12 @@ function show(state) {
   showCurve(state.curve);
   const undo = find("undo");
   undo.disabled = state.undo === null;
-  undo.textContent = state.undo ? `Undo ${state.undo.images} of ${state.undo.labels.join(", ")}` : "Undo";
+  undo.textContent = state.undo ? `Undo ${state.undo.images} of ${short(state.undo.labels)}` : "Undo";
+  undo.title = state.undo ? state.undo.labels.join(", ") : "";
   if (state.warning) say(state.warning, true);
   showClasses(state.classes);
   document.body.dataset.version = state.version;
   document.body.dataset.predicting = state.predicting;
-}
-
-function showCurve(curve) {
-  const last = Math.max(1, curve.length - 1);
-  const points = curve.map(([, accuracy], index) => `${(160 * index) / last},${34 - 32 * accuracy}`);
-  find("curve").querySelector("polyline").setAttribute("points", points.join(" "));
 }
 
 function showClasses(classes) {
@@ -121,26 +112,19 @@ function addCard(label) {
     record.setPointerCapture(event.pointerId); // the card grows while it learns: the finger stays on the button
     startRecording(card, record);
   });
-  for (const end of ["pointerup", "pointercancel"]) record.addEventListener(end, () => { recording = null; });
+  record.addEventListener("keydown", (event) => {
+    if (event.key !== " " && event.key !== "Enter") return;
+    event.preventDefault(); // a held key neither scrolls nor clicks
+    if (!event.repeat) startRecording(card, record);
+  });
+  for (const end of ["pointerup", "pointercancel", "keyup", "blur"]) record.addEventListener(end, () => { recording = null; });
   return card;
-}
-
-function thumbnail(card, blob, held) {
-  const thumbs = card.querySelector(".thumbs");
-  const picture = document.createElement("img");
-  picture.alt = held ? "held back" : "learned";
-  picture.classList.toggle("held", held);
-  picture.src = URL.createObjectURL(blob);
-  picture.addEventListener("load", () => URL.revokeObjectURL(picture.src), { once: true });
-  picture.addEventListener("error", () => picture.remove(), { once: true });
-  thumbs.prepend(picture);
-  while (thumbs.children.length > thumbnails) thumbs.lastChild.remove();
 }
 
 async function teachOne(card, file, group) {
   const blob = await sendable(file);
   const answer = await api.learn(card.dataset.label, blob, find("hold").checked, group);
-  if (answer.outcome !== "known") thumbnail(card, blob, answer.outcome === "held");
+  if (answer.outcome !== "known") thumbnail(card, blob, group, answer.outcome === "held");
   return answer.outcome;
 }
 
@@ -175,10 +159,11 @@ async function teach(card, files) {
 }
 
 async function startRecording(card, button) {
+  if (recording === card) return;
   const group = newGroup();
-  recording = card.dataset.label;
+  recording = card;
   button.classList.add("on");
-  while (recording === card.dataset.label && camera.on) {
+  while (recording === card && camera.on) {
     const blob = await camera.frame();
     if (blob) await attempt(() => teachOne(card, blob, group));
     refresh();
@@ -194,93 +179,114 @@ async function rename(card, field) {
     field.value = label;
     return;
   }
-  const answer = await attempt(() => api.rename(label, to));
-  if (answer === null) {
-    field.value = label;
-    return;
+  const answer = await change(async () => {
+    const renamed = await api.rename(label, to);
+    rebrand(card, label, renamed.label);
+    return renamed;
+  });
+  if (answer) say(`${label} is now called ${answer.label}; nothing was learned anew.`);
+  else field.value = label;
+}
+
+// The card of a renamed class goes on under the new name.
+function rebrand(card, label, to) {
+  const other = cards.get(to);
+  if (cards.get(label) === card) cards.delete(label);
+  if (other && other !== card) {
+    // News of the new name came before the answer, and made a card already: that one stays.
+    other.querySelector(".thumbs").append(...card.querySelector(".thumbs").children);
+    card.remove();
+  } else {
+    cards.set(to, card);
+    card.dataset.label = to;
+    card.querySelector(".name").value = to;
   }
-  cards.delete(label);
-  cards.set(answer.label, card);
-  card.dataset.label = answer.label;
-  field.value = answer.label;
   for (const name of find("answers").querySelectorAll("span:first-child")) {
-    if (name.textContent === label) name.textContent = answer.label;
+    if (name.textContent === label) name.textContent = to;
   }
-  say(`${label} is now called ${answer.label}; nothing was learned anew.`);
-  await refresh();
 }
 
 async function forget(label) {
   if (!confirm(`Forget ${label}? This cannot be undone.`)) return;
-  const answer = await attempt(() => api.forget(label));
-  await refresh();
-  if (answer) say(answer.exact ? `${label} is gone without a trace.` : `${label} is gone; its anonymous scatter stays in what all classes share.`);
+  const answer = await change(() => api.forget(label));
+  if (answer) say(farewell(label, answer));
   askAgain();
 }
 
 async function undo() {
-  const answer = await attempt(api.undo);
-  await refresh();
-  if (answer) say(`Taken back: ${answer.images} of ${answer.labels.join(", ")}.`);
+  const answer = await change(api.undo);
+  if (answer) {
+    for (const picture of document.querySelectorAll(".thumbs img")) {
+      if (answer.group && picture.dataset.group === answer.group) picture.remove();
+    }
+    say(`Taken back: ${answer.images} of ${short(answer.labels)}.`);
+  }
   askAgain();
 }
 
 // -- asking ----------------------------------------------------------------------------------------------------
 
-function showAnswers(predictions) {
-  const list = find("answers");
-  while (list.children.length > predictions.length) list.lastChild.remove();
-  predictions.forEach(({ label, probability }, index) => {
-    let row = list.children[index];
-    if (!row) {
-      row = document.createElement("li");
-      const bar = document.createElement("span");
-      bar.className = "bar";
-      bar.append(document.createElement("i"));
-      row.append(document.createElement("span"), bar, document.createElement("span"));
-      list.append(row);
-    }
-    row.children[0].textContent = label;
-    row.children[1].firstChild.style.width = `${100 * probability}%`;
-    row.children[2].textContent = `${(100 * probability).toFixed(1)} %`;
-  });
+// Forget the image asked about: nothing is shown, so nothing can be corrected.
+function clearAsked() {
+  asked = null;
+  showAnswers([]);
+  find("shown").hidden = true;
+  find("correct").hidden = true;
+  find("ask-hint").hidden = camera.on;
 }
 
-async function askAbout(blob) {
+function showStill(blob) {
+  const shown = find("shown");
+  const address = URL.createObjectURL(blob);
+  shown.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
+  shown.src = address;
+  shown.hidden = false;
+  find("ask-hint").hidden = true;
+}
+
+async function askAbout(blob, patience) {
   asked = blob;
-  const answer = await api.predict(blob);
+  const answer = await api.predict(blob, patience);
+  if (asked !== blob) return; // another one was asked about meanwhile
   showAnswers(answer.predictions);
   find("correct").hidden = find("choices").children.length === 0;
 }
 
+// Ask about an image that stays in view. One that is refused leaves it; where nothing was learned yet it can be taught.
+async function askStill(blob) {
+  try {
+    await askAbout(blob);
+  } catch (error) {
+    if (asked !== blob) return;
+    if ([400, 413, 415, 422].includes(error.status)) clearAsked();
+    else showAnswers([]);
+    find("correct").hidden = !asked || find("choices").children.length === 0;
+    throw error;
+  }
+}
+
 function askFile(file) {
   stopCamera();
+  clearAsked();
   return attempt(async () => {
     const blob = await sendable(file);
-    const shown = find("shown");
-    const address = URL.createObjectURL(blob);
-    shown.addEventListener("load", () => URL.revokeObjectURL(address), { once: true });
-    shown.src = address;
-    shown.hidden = false;
-    find("ask-hint").hidden = true;
-    await askAbout(blob);
+    showStill(blob);
+    await askStill(blob);
   });
 }
 
 async function askAgain() {
   if (!asked || camera.on) return;
-  try {
-    await askAbout(asked);
-  } catch {
-    showAnswers([]);
-  }
+  await askStill(asked).catch(() => {}); // whoever changed something was told what came of it
 }
 
 async function correct(label) {
   const card = cards.get(label);
-  const answer = await attempt(() => api.learn(label, asked, false, newGroup()));
+  const image = asked;
+  const group = newGroup();
+  const answer = await attempt(() => api.learn(label, image, false, group));
   if (!answer) return;
-  if (answer.outcome === "learned") thumbnail(card, asked, false);
+  if (answer.outcome === "learned") thumbnail(card, image, group, false);
   say(answer.outcome === "known" ? `It was taught as ${label} before.` : `Learned as ${label}.`);
   // Predictions follow as soon as the new heads are there.
   for (let tries = 0; tries < 40; tries += 1) {
@@ -294,10 +300,10 @@ async function correct(label) {
 async function watch() {
   while (camera.on) {
     const blob = recording ? null : await camera.frame();
-    if (blob && !asking) {
+    if (blob && !asking && camera.on) {
       asking = true;
       try {
-        await askAbout(blob);
+        await askAbout(blob, 0); // the next frame comes anyway
       } catch (error) {
         if (error.status !== 409 && error.status !== 503) say(error.message, true);
       }
@@ -313,15 +319,16 @@ async function toggleCamera() {
     return;
   }
   if ((await attempt(() => camera.start().then(() => true))) === null) return;
+  clearAsked();
   find("video").hidden = false;
-  find("shown").hidden = true;
-  find("ask-hint").hidden = true;
   find("camera").classList.add("on");
   await refresh();
   watch();
 }
 
 function stopCamera() {
+  // The last frame that was asked about stays in view: the answers, and a correction, are about it.
+  if (camera.on && asked) showStill(asked);
   camera.stop();
   recording = null;
   find("video").hidden = true;
@@ -332,20 +339,6 @@ function stopCamera() {
 
 // -- files -----------------------------------------------------------------------------------------------------
 
-function acceptDrops(element, take) {
-  element.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    element.classList.add("over");
-  });
-  element.addEventListener("dragleave", () => element.classList.remove("over"));
-  element.addEventListener("drop", (event) => {
-    event.preventDefault();
-    element.classList.remove("over");
-    const files = Array.from(event.dataTransfer.files);
-    if (files.length) take(files);
-  });
-}
-
 let modelAction = null;
 function chooseModel(action) {
   modelAction = action;
@@ -354,9 +347,9 @@ function chooseModel(action) {
 
 async function takeModel(file) {
   if (modelAction === "load" && !confirm("Go on with another model? The present one is replaced: download it first to keep it.")) return;
-  const answer = await attempt(() => api[modelAction](file));
-  await refresh();
+  const answer = await change(() => api[modelAction](file));
   if (!answer) return;
+  if (modelAction === "load") for (const thumbs of document.querySelectorAll(".thumbs")) thumbs.replaceChildren();
   const twice = answer.twice ? `; ${answer.twice} images were in both` : "";
   say(modelAction === "load" ? `Loaded ${file.name}.` : `Merged ${file.name}${twice}.`);
   askAgain();
@@ -376,8 +369,7 @@ find("new-class").addEventListener("submit", async (event) => {
   event.preventDefault();
   const field = find("new-name");
   if (!field.value.trim()) return;
-  if (await attempt(() => api.makeClass(field.value.trim()))) field.value = "";
-  await refresh();
+  if (await change(() => api.makeClass(field.value.trim()))) field.value = "";
 });
 find("undo").addEventListener("click", undo);
 find("download").addEventListener("click", download);
