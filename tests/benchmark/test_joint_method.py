@@ -85,7 +85,7 @@ def test_stopped_killed_and_resumed(tmp_path: Path, data: Path, launcher_of_jobs
     assert same_state(state, method.state_dict())
     ended = launcher_of_jobs.run(2, command(data, output), signals={1: (signal.SIGKILL, 2)})
     assert ended[0].code == 1
-    assert ended[0].err.splitlines()[-1].startswith("circle: error: process 0 of 2: another process ended")
+    assert ended[0].err.splitlines()[-1].startswith("circle: error: process 0 of 2: process 1 ended; ")
     assert [each.code for each in launcher_of_jobs.run(3, command(data, output))] == [0] * 3
     assert record(output) == expected
 
@@ -97,7 +97,13 @@ def test_rivals_are_refused_by_one_voice(tmp_path: Path, data: Path, launcher_of
         first.err == "circle: error: method 'finetune': several processes run circle alone; start it without torchrun\n"
     )
     assert not (tmp_path / "out").exists()
-    for more, message in ((("--tasks", "4"), "expected one of 1, 2, 3, 6"), (("--no-quantise",), "expect --quantise")):
+    for more, message in (
+        (("--tasks", "4"), "expected one of 1, 2, 3, 6"),
+        (("--no-quantise",), "expect --quantise"),
+        (("--time-limit", "0"), "time-limit 0: expected seconds"),
+        (("--seeds", "x"), "seeds 'x'"),
+        (("--timeout-seconds", "0"), "timeout-seconds 0: expected more than 0"),
+    ):
         first, second = launcher_of_jobs.run(2, command(data, tmp_path / "out", *more))
         assert (first.code, second.code, second.err) == (1, 1, "")
         assert message in first.err.splitlines()[-1]

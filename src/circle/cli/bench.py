@@ -98,23 +98,24 @@ def run(
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
     methods = tuple(method or [campaign.CIRCLE])
-    known = [campaign.CIRCLE, *list_methods()]
-    for name in methods:
-        if name not in known:
-            raise CircleError(f"unknown method {name!r}: known are {', '.join(known)}")
-    for name, value in (("time_limit", time_limit), ("budget", budget)):
-        if value is not None and value <= 0:
-            raise CircleError(f"{name.replace('_', '-')} {value:g}: expected seconds, more than 0")
-    request = campaign.Request(
-        *(methods, tuple(tasks), numbers(seeds), flags.preset, label, class_order_seed, command_line()),
-        rival=given(rival),
-        budget=budget,
-    )
 
     def new_classifier(seed: int) -> CircleClassifier:
         return base_model(flags, dataset).set_params(seed=seed)
 
     def prepared() -> tuple[runner.Stream, FeatureStore | None, Iterator[campaign.Job]]:
+        """All that can be wrong with the command is found here, where several processes say it once."""
+        known = [campaign.CIRCLE, *list_methods()]
+        for name in methods:
+            if name not in known:
+                raise CircleError(f"unknown method {name!r}: known are {', '.join(known)}")
+        for name, value in (("time-limit", time_limit), ("budget", budget)):
+            if value is not None and value <= 0:
+                raise CircleError(f"{name} {value:g}: expected seconds, more than 0")
+        request = campaign.Request(
+            *(methods, tuple(tasks), numbers(seeds), flags.preset, label, class_order_seed, command_line()),
+            rival=given(rival),
+            budget=budget,
+        )
         for folder in (output, tensorboard) if processes.speaks() else ():  # the first process alone writes records
             console.check_folder(folder)
         console.check_folder(cache)
