@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from circle.errors import CircleError, ToldElsewhereError
+
+#: What each process of a job takes: a share of the images, or all images for a share of the groups.
+Shard = Literal["data", "groups"]
 
 
 def count() -> int:
