@@ -65,10 +65,11 @@ def test_the_file_is_that_of_one_process(
 
 
 @pytest.mark.parametrize(
-    ("size", "shard", "head"), [(4, "data", "qda"), (4, "data", "cosine_ncm"), (2, "groups", "qda")]
+    ("size", "shard", "groups", "head"),
+    [(4, "data", 2, "qda"), (4, "data", 2, "cosine_ncm"), (2, "groups", 2, "qda"), (4, "groups", 5, "slda")],
 )
 def test_more_images_and_heads_that_keep_more(
-    tmp_path: Path, data: Path, launcher_of_jobs: Any, size: int, shard: str, head: str
+    tmp_path: Path, data: Path, launcher_of_jobs: Any, size: int, shard: str, groups: int, head: str
 ) -> None:
     """A process without images, images that the model knew, a matrix of each class, sums of unit vectors."""
     with np.load(data) as arrays:
@@ -76,7 +77,7 @@ def test_more_images_and_heads_that_keep_more(
     one, several = tmp_path / "one", tmp_path / "several"
     for count, new in ((3, 3), (20, 17)):
         np.savez(tmp_path / "some.npz", x=images[:count], y=labels[:count])
-        flags = [] if one.exists() else [*SETTINGS, "--groups", "2", "--head.name", head]
+        flags = [] if one.exists() else [*SETTINGS, "--groups", groups, "--head.name", head]
         launcher_of_jobs.alone(["learn", one, tmp_path / "some.npz", *flags])
         ended = launcher_of_jobs.run(size, ["learn", several, tmp_path / "some.npz", "--shard", shard, *flags])
         assert [each.code for each in ended] == [0] * size
