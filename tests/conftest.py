@@ -122,7 +122,8 @@ from contextlib import redirect_stderr, redirect_stdout
 import torch
 import circle.cli.bench, circle.cli.learn
 from circle.joint import teaching
-from circle.benchmark import joint_method
+from circle.benchmark.joint_data import DataCircle
+from circle.benchmark.joint_groups import GroupCircle
 from circle.cli import run
 
 torch.set_num_threads(1)
@@ -156,7 +157,8 @@ for line in sys.stdin:
         if order["signal"]:
             number, nth = order["signal"]
             teaching.learn_tile = signalled(teaching.learn_tile, number, nth)
-            joint_method.JointCircle._learn = signalled(joint_method.JointCircle._learn, number, nth)
+            for method in (DataCircle, GroupCircle):
+                method._learn = signalled(method._learn, number, nth)
         code = 70
         try:
             code = run(order["arguments"])

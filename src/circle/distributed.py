@@ -163,9 +163,26 @@ class Team:
             yield
         except RuntimeError as error:  # PyTorch raises this and classes below it for all that can happen
             raise LostProcessError(
-                f"process {self.rank} of {self.size}: another process ended or gave no answer for {self.seconds:g} s; "
+                f"process {self.rank} of {self.size}: {self._loss(error)}; "
                 "give the same command again to go on from what was saved last"
             ) from error
+
+    def _loss(self, error: RuntimeError) -> str:
+        """Why a message did not get through, as far as this process can tell."""
+        if "Timed out" in str(error):  # gloo's words; there is no class for it
+            return f"another process gave no answer for {self.seconds:g} s"
+        ended = [str(rank) for rank in range(self.size) if rank != self.rank and self._left(rank)]
+        if not ended:
+            return "the connection to another process is lost"
+        return f"process{'es' if len(ended) > 1 else ''} {', '.join(ended)} ended"
+
+    def _left(self, rank: int) -> bool:
+        """Whether a process has closed its connection: then a message is refused at once, and else it just waits."""
+        try:
+            dist.isend(torch.zeros(1), rank)
+        except RuntimeError:
+            return True
+        return False
 
 
 def require_exact(model: CircleClassifier) -> None:
@@ -191,7 +208,7 @@ def joined_team(device: str, seconds: float, stop: Sequence[int] = ()) -> Iterat
     """The team that the environment describes, for the length of a block; ``device`` cuda becomes a GPU of its own."""
     rank, size = processes.rank(), processes.count()
     if seconds <= 0:
-        raise CircleError(f"timeout-seconds {seconds:g}: expected more than 0")
+        raise processes.told_once(f"timeout-seconds {seconds:g}: expected more than 0")
     if torch.device(device).type == "cuda":
         device = f"cuda:{processes.local_rank()}" if torch.device(device).index is None else device
         torch.cuda.set_device(device)

@@ -234,8 +234,12 @@ class CircleClassifier(ClassifierMixin, Machinery):
 
     def probabilities(self, features: Sequence[Tensor]) -> Tensor:
         """Probabilities [B, C] from features, one tensor [B, size] per group: the average over the heads."""
+        return self.head_probabilities(features).mean(0)
+
+    def head_probabilities(self, features: Sequence[Tensor]) -> Tensor:
+        """Probabilities float64 [k, B, C] of each head, from features as above."""
         temperature = self._head_config().temperature
-        return torch.stack([torch.softmax(scores / temperature, 1) for scores in self.head_scores(features)]).mean(0)
+        return torch.stack([torch.softmax(scores / temperature, 1) for scores in self.head_scores(features)])
 
     def head_scores(self, features: Sequence[Tensor]) -> list[Tensor]:
         """Scores float64 [B, C] of each head, before temperature and softmax, from features as above."""

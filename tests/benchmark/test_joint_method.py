@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from circle.streams.datasets import load_dataset
 
 SETTINGS = [
     *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4"),
-    *("--extractor.grid", "2", "--groups", "2"),
+    *("--extractor.grid", "2", "--groups", "3"),
 ]
 
 
@@ -51,16 +50,20 @@ def record(output: Path) -> tuple[list[Any], str]:
 def test_the_record_is_that_of_one_process(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
     assert launcher_of_jobs.alone(command(data, tmp_path / "one")).code == 0
     rows, confusion = record(tmp_path / "one")
+    parameters = read_runs([tmp_path / "one"])[0].info["parameters"]
     assert [seen for seen, _, _ in rows] == [2, 3, 4, 6]
     assert 0 < sum(rows[-1][1]) < len(load_dataset("folder", path=data).test), "some are right, some are wrong"
-    for size, more in ((2, []), (3, ["--no-cache"])):
-        output = tmp_path / f"by-{size}"
+    by_data, by_groups = ["--shard", "data"], ["--shard", "groups"]
+    for size, more in ((2, []), (4, [*by_data, "--no-cache"]), (2, by_groups), (3, [*by_groups, "--no-cache"])):
+        output = tmp_path / f"by-{size}{''.join(more)}"
         ended = launcher_of_jobs.run(size, command(data, output, *more))
         assert [each.code for each in ended] == [0] * size
         assert ended[0].out.count("A_bar") == 2
         assert all(each.out == each.err == "" for each in ended[1:])
         assert record(output) == (rows, confusion)
-        assert json.loads(next(output.rglob("run.json")).read_text())["machine"]["processes"] == size
+        (run,) = read_runs([output])
+        assert run.info["machine"]["processes"] == size
+        assert run.info["parameters"] == parameters
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "features").iterdir()}
     ended = launcher_of_jobs.run(2, command(data, tmp_path / "again"))
     assert "0 B of disk for features" in ended[0].err
@@ -69,25 +72,28 @@ def test_the_record_is_that_of_one_process(tmp_path: Path, data: Path, launcher_
     assert [each.code for each in ended] == [0, 0] and ended[0].out.count("A_bar") == 2
 
 
-def test_stopped_killed_and_resumed(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
+@pytest.mark.parametrize("shard", ["data", "groups"])
+def test_stopped_killed_and_resumed(tmp_path: Path, data: Path, launcher_of_jobs: Any, shard: str) -> None:
     launcher_of_jobs.alone(command(data, tmp_path / "one"))
     expected = record(tmp_path / "one")
     output = tmp_path / "several"
-    ended = launcher_of_jobs.run(2, command(data, output), signals={1: (signal.SIGTERM, 2)})
+    shared = command(data, output, "--shard", shard)
+    ended = launcher_of_jobs.run(2, shared, signals={1: (signal.SIGTERM, 2)})
     assert [each.code for each in ended] == [130, 130]
     state, progress = load_state(next(output.rglob("state.safetensors")))
     assert progress["classes_seen"] == 3, "the second evaluation"
     extractor = ExtractorFlags(stem_channels=(4,), width=4, grid=2)
-    model = ModelFlags(preset="reservoir", groups=2, extractor=extractor).new_model()
+    model = ModelFlags(preset="reservoir", groups=3, extractor=extractor).new_model()
     stream = Stream.of(load_dataset("folder", path=data), 0)
     method = CircleMethod(model.prepare(stream.dataset.image))
     method.learn(Task(*stream.view(stream.dataset.train, 0, 3)))
     assert same_state(state, method.state_dict())
-    ended = launcher_of_jobs.run(2, command(data, output), signals={1: (signal.SIGKILL, 2)})
+    ended = launcher_of_jobs.run(2, shared, signals={1: (signal.SIGKILL, 2)})
     assert ended[0].code == 1
-    assert ended[0].err.splitlines()[-1].startswith("circle: error: process 0 of 2: another process ended")
-    assert [each.code for each in launcher_of_jobs.run(3, command(data, output))] == [0] * 3
+    assert ended[0].err.splitlines()[-1].startswith("circle: error: process 0 of 2: process 1 ended; ")
+    assert [each.code for each in launcher_of_jobs.run(3, shared)] == [0] * 3
     assert record(output) == expected
+    assert not [*output.rglob("state*")] and len([*output.rglob("*.tmp")]) == 0
 
 
 def test_rivals_are_refused_by_one_voice(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
@@ -97,7 +103,28 @@ def test_rivals_are_refused_by_one_voice(tmp_path: Path, data: Path, launcher_of
         first.err == "circle: error: method 'finetune': several processes run circle alone; start it without torchrun\n"
     )
     assert not (tmp_path / "out").exists()
-    for more, message in ((("--tasks", "4"), "expected one of 1, 2, 3, 6"), (("--no-quantise",), "expect --quantise")):
+    for more, message in (
+        (("--tasks", "4"), "expected one of 1, 2, 3, 6"),
+        (("--no-quantise",), "expect --quantise"),
+        (("--time-limit", "0"), "time-limit 0: expected seconds"),
+        (("--seeds", "x"), "seeds 'x'"),
+        (("--timeout-seconds", "0"), "timeout-seconds 0: expected more than 0"),
+    ):
         first, second = launcher_of_jobs.run(2, command(data, tmp_path / "out", *more))
         assert (first.code, second.code, second.err) == (1, 1, "")
         assert message in first.err.splitlines()[-1]
+        assert not [*(tmp_path / "out").rglob("run.json")]
+    first, *others = launcher_of_jobs.run(4, command(data, tmp_path / "new", "--shard", "groups"))
+    assert [each.code for each in (first, *others)] == [1] * 4
+    message = "circle: error: 4 processes for 3 groups: expected at least as many groups, or --shard data\n"
+    assert [first.err, *(each.err for each in others)] == [message, "", "", ""]
+    assert not (tmp_path / "new").exists()
+
+
+def test_other_data_on_another_machine_is_refused(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
+    with np.load(data) as arrays:
+        for rank in range(2):
+            np.savez(tmp_path / f"{rank}.npz", x=arrays["x"] + np.uint8(rank), y=arrays["y"])
+    first, second = launcher_of_jobs.run(2, command(tmp_path / "{rank}.npz", tmp_path / "out"))
+    assert (first.code, second.code, second.err) == (1, 1, "")
+    assert "process 1 of 2 finds other images than process 0" in first.err and first.err.count("\n") == 1

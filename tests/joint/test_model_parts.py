@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from circle import CircleClassifier, checkpoint
+from circle.errors import CircleError
 from circle.joint.model_parts import joined, share_bounds, share_of
 from circle.model_file import learning_contents, restored
 
@@ -15,6 +17,8 @@ from circle.model_file import learning_contents, restored
 def test_bounds_leave_nothing_out() -> None:
     assert share_bounds(4, 4) == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert share_bounds(7, 3) == [(0, 2), (2, 4), (4, 7)]
+    with pytest.raises(CircleError, match="3 processes for 2 groups"):
+        share_bounds(2, 3)
 
 
 def test_shares_are_models_and_make_up_the_whole(tmp_path: Path, tiny: Any, stream: Any) -> None:

@@ -48,14 +48,32 @@ def test_nonsense_is_named(monkeypatch: pytest.MonkeyPatch, size: str, rank: str
     assert processes.speaks(), "better twice than never"
 
 
-@pytest.mark.parametrize("command", [["ablation", "head"], ["tune"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("advise", "bench ablation", "bench report", "bench tune", "completion show", "compress", "data fetch"),
+        *("demo", "doctor", "evaluate", "export", "forget", "info", "merge", "pack", "predict", "serve"),
+    ],
+)
 def test_commands_that_do_not_share_their_work(
-    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for rank, said in ((0, f"bench {command[0]}: 2 processes started by torchrun, expected one"), (1, "")):
+    flags = ["--dataset", "digits", "--tasks", "5"] if command == "bench tune" else []  # the one that asks itself
+    for rank, said in ((0, f"circle: error: {command}: 2 processes started by torchrun, expected one; "), (1, "")):
         monkeypatch.setenv("WORLD_SIZE", "2")
         monkeypatch.setenv("RANK", str(rank))
-        assert run(["bench", *command, "--dataset", "digits", "--tasks", "5"]) == 1
-        lines = capsys.readouterr().err.splitlines()
-        assert len(lines) == bool(said)
-        assert said in "".join(lines)
+        assert run([*command.split(), *flags]) == 1
+        written = capsys.readouterr()
+        assert written.out == ""
+        assert written.err.startswith(said) and written.err.count("\n") == bool(said)
+
+
+def test_wrong_usage_and_help_are_what_they_are_for_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert run(["lern"]) == 2
+    assert "lern" in capsys.readouterr().err
+    assert run(["merge", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: circle merge")

@@ -196,10 +196,18 @@ def rival_estimate(job: Job, shape: ImageShape) -> Estimate | None:
     return Estimate(memory, available_memory(), 0, probe(job.rival, shape).total(job.rival, job.course))
 
 
-def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore | None, processes: int = 1) -> Estimate:
+def estimate(
+    classifier: CircleClassifier,
+    stream: Stream,
+    store: FeatureStore | None,
+    *,
+    image_shares: int = 1,
+    group_shares: int = 1,
+) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it.
 
-    Memory is that of one process, disk that of all, should they share one.
+    Several processes share the images or the groups. Memory is that of the one with the most groups, disk that of
+    all, should they share one.
     """
     classes = len(stream.order)
     head = classifier.members * member_of(classifier, stream.dataset).size
@@ -207,16 +215,18 @@ def estimate(classifier: CircleClassifier, stream: Stream, store: FeatureStore |
     if getattr(resolve("head", classifier.head), "class_moments", False):
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
         statistics += 8 * classes * (head * (head + STRIP) // 2 + head**2)
-    memory = classifier.groups * statistics + 3 * 8 * head**2  # the covariance, its factor, a work space
+    memory = (
+        -(-classifier.groups // group_shares) * statistics + 3 * 8 * head**2
+    )  # the covariance, its factor, a work space
     disk = 0
     if store is not None:
-        disk = sum(missing_features(classifier, stream, store, processes).values())
+        disk = sum(missing_features(classifier, stream, store, image_shares).values())
         check_disk(store.folder, disk)
     return Estimate(memory, available_memory(), disk)
 
 
 def missing_features(
-    classifier: CircleClassifier, stream: Stream, store: FeatureStore, processes: int = 1
+    classifier: CircleClassifier, stream: Stream, store: FeatureStore, image_shares: int = 1
 ) -> dict[Path, int]:
     """Files of features that a run will have to make, and their bytes."""
     config, shape = resolve("extractor", classifier.extractor), image_shape(stream.dataset)
@@ -225,7 +235,7 @@ def missing_features(
     paths = {
         store.path(config, shape, seed, images): len(images) * member.size * member.bits // 8
         for whole in (stream.dataset.train, stream.dataset.test)
-        for images in shares(whole, processes)
+        for images in shares(whole, image_shares)
         for seed in seeds
     }
     return {path: needed for path, needed in paths.items() if not path.exists()}

@@ -1,13 +1,14 @@
 """CIRCLE run through the benchmark by several processes: the same rows, and the same model, as by one.
 
 The first process has the runner, the record and the clock; to the runner its method is one like any other. Each call
-of ``learn`` or ``scores`` is told to the others, which :meth:`JointCircle.follow`. Image i of a set belongs to process
-i mod R for good: it extracts the image's features, keeps them in its own cache, learns the image and scores it.
+that the others have a part in is told to them, which :meth:`JointCircle.follow`. What each of them holds is said by
+:class:`circle.benchmark.joint_data.DataCircle` and :class:`circle.benchmark.joint_groups.GroupCircle`.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import ABC, abstractmethod
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,27 +16,19 @@ from torch import Tensor
 
 from circle.benchmark.method import CircleMethod, Images, Task
 from circle.benchmark.views import ImageView
-from circle.distributed import Team, require_exact
+from circle.distributed import Team
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
-from circle.streams.datasets import Dataset, ImageSet, shares
+from circle.streams.datasets import Dataset
 
 
-class JointCircle(CircleMethod):
-    """This process's part of CIRCLE; after every task all processes hold the statistics of all images."""
+class JointCircle(CircleMethod, ABC):
+    """This process's part of CIRCLE."""
 
     def __init__(self, classifier: CircleClassifier, team: Team, dataset: Dataset) -> None:
-        require_exact(classifier)
         super().__init__(classifier)
         self.team = team
         self._sets = {"train": dataset.train, "test": dataset.test}
-        self._own = {name: shares(images, team.size)[team.rank] for name, images in self._sets.items()}
-        for name, images in self._own.items():
-            if not len(images):
-                raise CircleError(f"{dataset.name}: {len(self._sets[name])} {name} images for {team.size} processes")
-
-    def own_images(self, dataset: Dataset) -> tuple[ImageSet, ImageSet]:
-        return self._own["train"], self._own["test"]
 
     # -- the first process, driven by the runner -------------------------------------------------------------
 
@@ -66,33 +59,19 @@ class JointCircle(CircleMethod):
             order = self.team.broadcast(None)
             if order["call"] == "end":
                 return order["stopped"]
-            indices = self.team.receive(0)["indices"].numpy()
-            (self._learn if order["call"] == "learn" else self._scores)(order["set"], indices)
+            self._obey(order)
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        """This process's part in one call."""
+        indices = self.team.receive(0)["indices"].numpy()
+        (self._learn if order["call"] == "learn" else self._scores)(order["set"], indices)
 
     # -- all -------------------------------------------------------------------------------------------------
 
-    def _share(self, name: str, indices: np.ndarray) -> tuple[ImageView, np.ndarray]:
-        own = indices[indices % self.team.size == self.team.rank] // self.team.size
-        return ImageView(self._own[name], own), self._own[name].labels[own]
-
+    @abstractmethod
     def _learn(self, name: str, indices: np.ndarray) -> None:
-        view, labels = self._share(name, indices)
-        if not self.team.first:  # the first one's count for all
-            self.classifier._replace_statistics([*map(self.classifier._new_statistics, self.classifier.groups_)])
-        learn = super().learn
-        self.team.together(lambda: learn(Task(view, labels)) if len(labels) else None)
-        self.classifier._replace_statistics(self.team.summed(self.classifier.statistics_))
+        """Learn images of a set, by their positions in it."""
 
+    @abstractmethod
     def _scores(self, name: str, indices: np.ndarray) -> Tensor:
-        """Scores [N, C] of all images in the first process; the others have those of their own images."""
-        view, labels = self._share(name, indices)
-        score, none = super().scores, torch.zeros(0, len(self.classes), dtype=torch.float64)
-        mine = self.team.together(lambda: score(view) if len(labels) else none)
-        if not self.team.first:
-            self.team.send({"scores": mine}, 0)
-            return mine
-        result = torch.empty(len(indices), len(self.classes), dtype=mine.dtype)
-        for rank in range(self.team.size):
-            rows = torch.from_numpy(np.flatnonzero(indices % self.team.size == rank))
-            result[rows] = mine.cpu() if rank == 0 else self.team.receive(rank)["scores"]
-        return result
+        """Scores [N, C] of images of a set in the first process; the others have what is their part of them."""

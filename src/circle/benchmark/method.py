@@ -106,6 +106,11 @@ class Steps(Protocol):
     on_step: Callable[[Step], None] | None
 
 
+def tiles(count: int) -> list[slice]:
+    """Slices of at most ``TILE`` that make up ``count`` images."""
+    return [slice(start, start + TILE) for start in range(0, count, TILE)]
+
+
 def predict(method: Method, images: Images) -> list[Hashable]:
     """The class with the largest score for each image, argmax_c scores[i, c], as labels [N]."""
     classes = list(method.classes)
@@ -142,8 +147,7 @@ class CircleMethod:
         labels = plain_labels(task.labels)
         if isinstance(task.images, ImageView):
             self.cached_seconds += len(labels) * self._seconds.get(id(task.images.source), 0.0)
-        for start in range(0, len(labels), TILE):
-            part = slice(start, start + TILE)
+        for part in tiles(len(labels)):
             features = self._cached(task.images, part)
             if features is None:
                 self.classifier.partial_fit(task.images[part], labels[part])
@@ -153,15 +157,14 @@ class CircleMethod:
             statistics.flush()  # so that the work of learning is not put down to the evaluation that follows
 
     def scores(self, images: Images) -> Tensor:
-        parts = []
-        for start in range(0, len(images), TILE):
-            part = slice(start, start + TILE)
-            features = self._cached(images, part)
-            if features is None:
-                parts.append(torch.as_tensor(self.classifier.predict_proba(images[part])))
-            else:
-                parts.append(self.classifier.probabilities(features))
-        return torch.cat(parts)
+        return torch.cat([self._head_probabilities(images, part).mean(0) for part in tiles(len(images))])
+
+    def _head_probabilities(self, images: Images, part: slice) -> Tensor:
+        """Probabilities [k, B, C] that each group gives to a part of the images."""
+        features = self._cached(images, part)
+        if features is None:
+            features = self.classifier.features(images[part])
+        return self.classifier.head_probabilities(features)
 
     def _cached(self, images: Images, part: slice) -> list[Tensor] | None:
         """Features of a part of a view for each group, where there are any."""

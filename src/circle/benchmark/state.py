@@ -14,14 +14,19 @@ from circle.labels import decode_labels, encode_labels
 
 def save_state(path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
     """Write a nested dictionary of tensors and plain data, and how far the run had come."""
-    tensors: dict[str, Tensor] = {}
-    checkpoint.write(path, tensors_of(state, tensors), {"plain": _plain(state), "progress": progress})
+    plain, tensors = taken_apart(state)
+    checkpoint.write(path, tensors, {"plain": plain, "progress": progress})
 
 
 def load_state(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inverse of :func:`save_state`."""
     tensors, header = checkpoint.read(path)
-    return _joined(header["plain"], tensors, ""), header["progress"]
+    return put_together(header["plain"], tensors), header["progress"]
+
+
+def taken_apart(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A state as what JSON can hold, and tensors by their dotted path."""
+    return _plain(state), tensors_of(state, {})
 
 
 def tensors_of(state: dict[str, Any], found: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
@@ -49,12 +54,13 @@ def _plain(state: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _joined(plain: dict[str, Any], tensors: dict[str, Tensor], prefix: str) -> dict[str, Any]:
+def put_together(plain: dict[str, Any], tensors: dict[str, Tensor], prefix: str = "") -> dict[str, Any]:
+    """Inverse of :func:`taken_apart`."""
     result: dict[str, Any] = {}
     for name, entry in plain.items():
         (kind, value), *_ = entry.items()
         if kind == "dict":
-            result[name] = _joined(value, tensors, f"{prefix}{name}.")
+            result[name] = put_together(value, tensors, f"{prefix}{name}.")
         elif kind == "tensor":
             result[name] = tensors[f"{prefix}{name}"]
         else:

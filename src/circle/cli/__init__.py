@@ -21,6 +21,9 @@ whenever there are some.
 
 _given: list[str] = []
 
+# These share their work among the processes of torchrun, or say themselves what to do instead.
+_FOR_SEVERAL = {("learn",), ("bench", "run"), ("bench", "tune")}
+
 app = App(name="circle", help=_HELP, help_format="markdown", version=lambda: circle.__version__)
 for name, text in {
     "learn": "Learn labelled images; creates the model or continues it.",
@@ -54,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted."""
     _given[:] = arguments
     try:
+        _check_processes(arguments)
         code = app(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
@@ -79,6 +83,15 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
     return code if isinstance(code, int) else 0
+
+
+def _check_processes(arguments: Sequence[str]) -> None:
+    """Refuse what several processes would each do in full, and write over one another."""
+    if processes.count() == 1:
+        return
+    command, _, _ = app.parse_commands(list(arguments))
+    if command and command not in _FOR_SEVERAL and not command[-1].startswith("-"):  # help is given to anybody
+        processes.require_one(" ".join(command), "`learn` and `bench run` share their work")
 
 
 def command_line() -> str:

@@ -13,10 +13,21 @@ from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import read_runs
 from circle.cli import command_line, console
-from circle.cli.bench_runs import STOPPED, RivalFlags, base_model, bench_team, follow_job, numbers, run_job, summaries
+from circle.cli.bench_runs import (
+    STOPPED,
+    RivalFlags,
+    base_model,
+    bench_team,
+    check_same_data,
+    follow_job,
+    numbers,
+    run_job,
+    summaries,
+)
 from circle.cli.flags import ModelFlags, given
 from circle.errors import CircleError
 from circle.joint import processes
+from circle.joint.model_parts import share_bounds
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
 from circle.streams.datasets import load_dataset
@@ -52,6 +63,7 @@ def run(
     time_limit: float | None = None,
     budget: float | None = None,
     images_per_class: int | None = None,
+    shard: processes.Shard = "data",
     timeout_seconds: float = 1800.0,
     settings: ModelFlags | None = None,
     rival: RivalFlags = None,  # pyright: ignore
@@ -92,29 +104,32 @@ def run(
         Seconds of learning that the rivals' epochs are fitted to, by timing their steps beforehand.
     images_per_class
         Learn from the first so many training images of each class only; the test images stay.
+    shard
+        What each process of torchrun takes: a share of the images, or all images for a share of CIRCLE's groups.
     timeout_seconds
         How long the processes of torchrun, which share CIRCLE's work, wait for each other before they give up.
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
     methods = tuple(method or [campaign.CIRCLE])
-    known = [campaign.CIRCLE, *list_methods()]
-    for name in methods:
-        if name not in known:
-            raise CircleError(f"unknown method {name!r}: known are {', '.join(known)}")
-    for name, value in (("time_limit", time_limit), ("budget", budget)):
-        if value is not None and value <= 0:
-            raise CircleError(f"{name.replace('_', '-')} {value:g}: expected seconds, more than 0")
-    request = campaign.Request(
-        *(methods, tuple(tasks), numbers(seeds), flags.preset, label, class_order_seed, command_line()),
-        rival=given(rival),
-        budget=budget,
-    )
 
     def new_classifier(seed: int) -> CircleClassifier:
         return base_model(flags, dataset).set_params(seed=seed)
 
     def prepared() -> tuple[runner.Stream, FeatureStore | None, Iterator[campaign.Job]]:
+        """All that can be wrong with the command is found here, where several processes say it once."""
+        known = [campaign.CIRCLE, *list_methods()]
+        for name in methods:
+            if name not in known:
+                raise CircleError(f"unknown method {name!r}: known are {', '.join(known)}")
+        for name, value in (("time-limit", time_limit), ("budget", budget)):
+            if value is not None and value <= 0:
+                raise CircleError(f"{name} {value:g}: expected seconds, more than 0")
+        request = campaign.Request(
+            *(methods, tuple(tasks), numbers(seeds), flags.preset, label, class_order_seed, command_line()),
+            rival=given(rival),
+            budget=budget,
+        )
         for folder in (output, tensorboard) if processes.speaks() else ():  # the first process alone writes records
             console.check_folder(folder)
         console.check_folder(cache)
@@ -124,13 +139,17 @@ def run(
         store = None if no_cache else FeatureStore(cache or cache_folder() / "features")
         jobs = campaign.jobs(request, images, output, new_classifier)
         first = next(jobs)  # what is wrong with the request is said here
+        if shard == "groups" and first.classifier is not None:
+            share_bounds(first.classifier.groups, processes.count())  # all of a request have as many groups
         return runner.Stream.of(images, class_order_seed), store, chain([first], jobs)
 
     with bench_team(methods, timeout_seconds) as team:
         stream, store, jobs = prepared() if team is None else team.together(prepared)
+        if team is not None:
+            check_same_data(team, stream)
         for job in jobs:
             if team is not None and not team.first:
-                if follow_job(job, stream, store, team):
+                if follow_job(job, stream, store, team, shard):
                     return 130
                 continue
             finished, stopped = run_job(
@@ -139,6 +158,7 @@ def run(
                 tensorboard=tensorboard,
                 time_limit=time_limit,
                 team=team,
+                shard=shard,
             )
             for line in summaries(finished):
                 out.print(line, soft_wrap=True)

@@ -23,7 +23,6 @@ from circle.cli import command_line, console
 from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, stage_bars, summaries
 from circle.cli.flags import ModelFlags
 from circle.errors import CircleError
-from circle.joint import processes
 from circle.streams.datasets import load_dataset
 from circle.streams.fetching import cache_folder
 
@@ -92,7 +91,6 @@ def ablation(
     workers
         Processes that decode image files; 0 decodes in this one.
     """
-    processes.require_one("bench ablation", "`learn` and `bench run` share their work")
     out, err = console.output(), console.messages()
     console.check_folder(output)
     console.check_folder(cache)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -63,11 +63,11 @@ def stage_bars(err: Console) -> Progress:
 
 
 def _tell_needs(
-    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console, processes: int
+    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, err: Console, shares: Mapping[str, int]
 ) -> None:
     """Say what a run will take, before it takes it; refuse what does not fit."""
     if job.classifier is not None:
-        needed = campaign.estimate(job.classifier, stream, store, processes)
+        needed = campaign.estimate(job.classifier, stream, store, **shares)
     else:
         needed = campaign.rival_estimate(job, campaign.image_shape(stream.dataset))
     if needed is None:
@@ -91,6 +91,7 @@ def run_job(
     tensorboard: Path | None = None,
     time_limit: float | None = None,
     team: Team | None = None,
+    shard: processes.Shard = "data",
 ) -> tuple[Run, bool]:
     """One run, and whether the user stopped it; of a team, for the first process, while the others ``follow_job``."""
     done = runner.finished_run(job.plan, stream, job.folder)
@@ -104,8 +105,9 @@ def run_job(
         whole = bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
 
         def built() -> Method:
-            _tell_needs(job, stream, store, err, 1 if team is None else team.size)
-            return job.build() if team is None else joint_method(job, stream, team)
+            shared = {} if team is None else {"image_shares" if shard == "data" else "group_shares": team.size}
+            _tell_needs(job, stream, store, err, shared)
+            return job.build() if team is None else joint_method(job, stream, team, shard)
 
         method = built() if team is None else team.together(built)
         if store is not None:
@@ -180,12 +182,26 @@ def bench_team(methods: Sequence[str], timeout_seconds: float) -> Iterator[Team 
         yield team
 
 
-def joint_method(job: campaign.Job, stream: runner.Stream, team: Team) -> JointCircle:
+def check_same_data(team: Team, stream: runner.Stream) -> None:
+    """Refuse other images on another machine: every process would learn from what it finds."""
+    sets = stream.dataset.train, stream.dataset.test
+    found = team.together(lambda: [images.fingerprint for images in sets])
+    answers = team.exchange({"data": found})
+    for rank, answer in enumerate(answers):
+        if answer != answers[0]:
+            error = f"{stream.dataset.name}: process {rank} of {team.size} finds other images than process 0"
+            team.check([f"{error}; expected the same on all machines"] * team.size)
+
+
+def joint_method(job: campaign.Job, stream: runner.Stream, team: Team, shard: processes.Shard) -> JointCircle:
     """CIRCLE as all processes of a team run it."""
-    from circle.benchmark.joint_method import JointCircle
+    from circle.benchmark.joint_data import DataCircle
+    from circle.benchmark.joint_groups import GroupCircle
 
     assert job.classifier is not None
-    return JointCircle(job.classifier.prepare(stream.dataset.image), team, stream.dataset)
+    if shard == "groups":
+        return GroupCircle(job.classifier, team, stream.dataset, job.folder)
+    return DataCircle(job.classifier, team, stream.dataset)
 
 
 @contextmanager
@@ -198,11 +214,13 @@ def _leading(method: Method, team: Team | None, stop: list[int]) -> Iterator[Non
         cast("JointCircle", method).end(stopped=bool(stop) or team.stopping)
 
 
-def follow_job(job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, team: Team) -> bool:
+def follow_job(
+    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, team: Team, shard: processes.Shard
+) -> bool:
     """Any but the first process's part in :func:`run_job`, without a word; whether the user stopped it."""
     if not team.broadcast(None)["run"]:
         return False
-    method = team.together(lambda: joint_method(job, stream, team))
+    method = team.together(lambda: joint_method(job, stream, team, shard))
     if store is not None:
         team.together(lambda: campaign.cache_features(method, stream, store, lambda what, done, total: None))
     with console.stop_requests() as team.stop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -28,7 +28,7 @@ def learn(
     strict: Annotated[bool, Parameter(negative=())] = False,
     checkpoint_seconds: float = 30.0,
     device: str = "cpu",
-    shard: Literal["data", "groups"] = "data",
+    shard: processes.Shard = "data",
     timeout_seconds: float = 1800.0,
 ) -> int:
     """Learn labelled images; creates the model or continues it.

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from circle.errors import CircleError
+
 Contents = tuple[dict[str, Any], dict[str, Tensor]]  # header and tensors, as in circle.model_file
 
 
@@ -21,16 +23,20 @@ def share_bounds(groups: int, shares: int) -> list[tuple[int, int]]:
     >>> share_bounds(5, 2)
     [(0, 2), (2, 5)]
     """
+    if groups < shares:
+        raise CircleError(f"{shares} processes for {groups} groups: expected at least as many groups, or --shard data")
     return [(groups * share // shares, groups * (share + 1) // shares) for share in range(shares)]
+
+
+def share_settings(settings: Mapping[str, Any], first: int, last: int) -> dict[str, int]:
+    """What sets the model of groups ``first`` to ``last`` apart from the whole one with these settings."""
+    return {"groups": last - first, "seed": settings["seed"] + first * settings["members"]}
 
 
 def share_of(header: Mapping[str, Any], tensors: Mapping[str, Tensor], first: int, last: int) -> Contents:
     """Contents of the model of groups ``first`` to ``last``; ``tensors`` may be empty, where nothing is learned yet."""
     settings = header["settings"]
-    share = {
-        **header,
-        "settings": {**settings, "groups": last - first, "seed": settings["seed"] + first * settings["members"]},
-    }
+    share = {**header, "settings": {**settings, **share_settings(settings, first, last)}}
     if "orphan_degrees" in header:
         share["orphan_degrees"] = header["orphan_degrees"][first:last]
     own = {f"group{group}": f"group{group - first}" for group in range(first, last)}

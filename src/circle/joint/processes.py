@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from circle.errors import CircleError, ToldElsewhereError
+
+#: What each process of a job takes: a share of the images, or all images for a share of the groups.
+Shard = Literal["data", "groups"]
 
 
 def count() -> int:
@@ -32,8 +36,12 @@ def local_rank() -> int:
 def require_one(command: str, advice: str) -> None:
     """Refuse a command that does not share its work among the processes of a job."""
     if count() > 1:
-        error = ToldElsewhereError if rank() else CircleError
-        raise error(f"{command}: {count()} processes started by torchrun, expected one; {advice}")
+        raise told_once(f"{command}: {count()} processes started by torchrun, expected one; {advice}")
+
+
+def told_once(message: str) -> CircleError:
+    """An error that every process of a job makes alike: the first one's is printed, the others' are not."""
+    return (ToldElsewhereError if rank() else CircleError)(message)
 
 
 def speaks() -> bool:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from circle import checkpoint, model_file
 from circle.distributed import Team, require_exact
-from circle.errors import CircleError
 from circle.joint import model_parts
+from circle.joint.mapped import mapped_in
 from circle.learner import CircleClassifier
 from circle.streams.sources import Sample, Source
 
@@ -93,14 +87,8 @@ class GroupShare:
 
         def shares() -> list[model_parts.Contents]:
             header, tensors = self._contents(choice)
-            groups = header["settings"]["groups"]
-            if groups < team.size:
-                raise CircleError(
-                    f"{team.size} processes for {groups} groups: expected at least as many groups, or --shard data"
-                )
-            return [
-                model_parts.share_of(header, tensors, *bounds) for bounds in model_parts.share_bounds(groups, team.size)
-            ]
+            bounds = model_parts.share_bounds(header["settings"]["groups"], team.size)
+            return [model_parts.share_of(header, tensors, *each) for each in bounds]
 
         contents = team.together(lambda: shares() if team.first else [])
         headers = team.broadcast({"headers": [header for header, _ in contents]})["headers"]
@@ -131,19 +119,9 @@ class GroupShare:
         headers = self.team.exchange({"header": header})
         if not self.team.first:
             self.team.send(tensors, 0)
-        contents = [(header, tensors)]
-        with contextlib.ExitStack() as files:
-
-            def on_disk(shape: list[int], dtype: torch.dtype) -> Tensor:
-                """What others send is mapped from a file without a name: it need not fit into memory."""
-                array = np.empty(shape, str(dtype).removeprefix("torch."))
-                if array.size:
-                    file = files.enter_context(tempfile.TemporaryFile(dir=self.path.parent))
-                    array = np.memmap(file, array.dtype, "w+", shape=tuple(shape))
-                return torch.from_numpy(array)
-
-            if self.team.first:
-                others = enumerate(headers[1:], start=1)
-                contents += [(each["header"], self.team.receive(rank, on_disk)) for rank, each in others]
-            whole, parts = model_parts.joined(contents)
-            self.team.together(lambda: checkpoint.write(self.path, parts, whole) if self.team.first else None)
+        contents, on_disk = [(header, tensors)], mapped_in(self.path.parent)
+        if self.team.first:
+            others = enumerate(headers[1:], start=1)
+            contents += [(each["header"], self.team.receive(rank, on_disk)) for rank, each in others]
+        whole, parts = model_parts.joined(contents)
+        self.team.together(lambda: checkpoint.write(self.path, parts, whole) if self.team.first else None)

@@ -19,21 +19,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from circle import checkpoint
 from circle.distributed import Team
 from circle.errors import CircleError, UnreadableImageError
+from circle.joint.processes import Shard
 from circle.joint.shares import DataShare, GroupShare, ModelChoice, Share
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
 from circle.streams.decode import ImageConfig
 from circle.streams.sources import Sample, Source, open_source
 from circle.teaching import Lesson, check_lesson, check_outcome, learn_tile, numbered
-
-Shard = Literal["data", "groups"]
 
 
 def learn_together(
