@@ -17,7 +17,8 @@ from circle.registry import resolve
 
 BARRED = ("fast", "best")  # presets with a promise
 SIDES = (32, 64, 224)  # of images
-OWN, OTHER = 1.5, 0.5  # seconds of measuring at the size of a preset, and at the others
+OWN, OTHER = 5.0, 1.0  # seconds of measuring, at most: at the size of a preset, and at the others
+COUNTED = 8  # images whose products are counted: fewer are filled up by projections
 LONGEST = 10.0  # seconds for a few images; what takes longer is left out, and the row says so
 
 
@@ -60,11 +61,12 @@ def local_contrast_stages(extractor: LocalContrast) -> list[Stage]:
     return [Stage(name, flops, moved) for name, (flops, moved) in stages.items()]
 
 
-def counted_flops(extractor: Extractor, images: torch.Tensor) -> float:
+def counted_flops(extractor: Extractor, side: int) -> float:
     """Floating-point operations of the products of one image, as PyTorch counts them."""
+    images = torch.rand(COUNTED, 3, side, side)
     with FlopCounterMode(display=False) as counter:
         extractor(images)
-    return counter.get_total_flops() / len(images)
+    return counter.get_total_flops() / COUNTED
 
 
 def built(preset: str, side: int) -> Extractor:
@@ -72,25 +74,21 @@ def built(preset: str, side: int) -> Extractor:
     return build_extractor(resolve("extractor", model.extractor), ImageShape(3, side, side), 0)
 
 
-def some_images(extractor: Extractor, side: int, machine: Machine, budget: float) -> tuple[torch.Tensor, float]:
-    """Images to measure with, and the seconds that one of them took in a first try.
+def measured(extractor: Extractor, side: int, machine: Machine, *, own: bool) -> float | None:
+    """Seconds of one image, or None where a few images take too long.
 
-    So many that every thread has some tiles, but no more than fit into the budget a few times.
+    Every thread has some tiles; there are fewer images where they are slow.
     """
     few = torch.rand(max(extractor.minimum_batch, machine.threads), 3, side, side)
-    seconds = least_seconds(lambda: extractor.features(few), 1, 0.0) / len(few)
-    most = max(2 * extractor.minimum_batch, extractor.tile * machine.threads * 4)
-    count = max(len(few), min(most, int(budget / 4 / seconds)))
-    return torch.rand(count, 3, side, side), seconds
-
-
-def measured(extractor: Extractor, side: int, machine: Machine, budget: float) -> float | None:
-    """Seconds of one image, or None where a few images take too long."""
-    images, first = some_images(extractor, side, machine, budget)
-    if first * len(images) > LONGEST:
+    first = least_seconds(lambda: extractor.features(few), 1, 0.0) / len(few)
+    if first * len(few) > LONGEST:
         return None
-    rounds = max(2, min(30, int(budget / (first * len(images)))))
-    return least_seconds(lambda: extractor.features(images), rounds, 0.05) / len(images)
+    budget = OWN if own else OTHER
+    most = max(2 * extractor.minimum_batch, extractor.tile * machine.threads * 4)
+    count = max(len(few), min(most, int(budget / 4 / first)))
+    rounds = max(2, min(30, int(budget / (first * count))))
+    images = torch.rand(count, 3, side, side)
+    return least_seconds(lambda: extractor.features(images), rounds, 0.05) / count
 
 
 def rows(machine: Machine) -> Iterator[Row]:
@@ -101,15 +99,16 @@ def rows(machine: Machine) -> Iterator[Row]:
         for side in sorted({own, *SIDES}):
             extractor = built(preset, side)
             what = f"{preset}, {side} x {side}: {members} x {extractor.size:,} values"
-            seconds = measured(extractor, side, machine, OWN if side == own else OTHER)
+            seconds = measured(extractor, side, machine, own=side == own)
             if seconds is None:
                 yield Row("extraction", what, f"left out: a few images take more than {LONGEST:.0f} s")
                 continue
-            flops = counted_flops(extractor, torch.rand(extractor.minimum_batch, 3, side, side))
+            flops = counted_flops(extractor, side)
+            rate = 1 / (seconds * members)
             yield Row(
                 "extraction",
                 what,
-                f"{1 / (seconds * members):,.3g} images/s",
+                f"{rate:,.0f} images/s" if rate >= 10 else f"{rate:.2g} images/s",
                 f"{flops / 1e6:.1f} Mflop of a member at the GEMM rate",
                 machine.seconds(flops=flops) / seconds,
             )

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from benchmarks.extraction import counted_flops
 from benchmarks.limits import Machine, least_seconds
@@ -26,8 +25,7 @@ def learned_model(preset: str, random: np.random.Generator) -> tuple[CircleClass
 
 def least_time(model: CircleClassifier, machine: Machine) -> float:
     """Seconds of one image at the GEMM rates: products of all extractors in float32, scores of all heads in float64."""
-    pixels = torch.rand(2, 3, 32, 32)
-    flops = sum(counted_flops(member, pixels) for group in model.groups_ for member in group.members)
+    flops = sum(counted_flops(member, 32) for group in model.groups_ for member in group.members)
     scores = sum(2.0 * group.size * CLASSES for group in model.groups_)
     return machine.seconds(flops=flops, double_flops=scores)
 
