@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.clock import PROCESSOR, WALL, Clock
 from benchmarks.imagenet_costs import PARTS, Workload
+from benchmarks.imagenet_pair import pair_rows
 from benchmarks.imagenet_rows import (
     CLASSES,
     MACHINES,
@@ -31,6 +32,7 @@ from benchmarks.imagenet_rows import (
     SPACINGS,
     TASKS,
     compared,
+    corrected,
     extrapolated,
     imagenet,
     memory_rows,
@@ -159,6 +161,8 @@ def main() -> None:
         *compared(work_costs, work, clock.seconds(PROCESSOR), "synthetic stream, processors"),
         *memory_rows(costs, work, model.statistics_bytes, before, peak),
         *extrapolated(costs),
+        *corrected(costs, work, clock.seconds()),
+        *pair_rows(costs, work.classes),
     ]
     show(found, f"ImageNet-1k with {arguments.preset}")
     about = {

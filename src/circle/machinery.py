@@ -121,8 +121,12 @@ class Machinery(BaseEstimator):
         batch = self._batch(X)
         if len(labels) != len(batch):
             raise CircleError(f"{len(labels)} labels for {len(batch)} images: expected one each")
-        known = self._classes()[:1] if self._started else []
-        check_one_kind([*known, *labels])
+        if self._started:
+            # One class is enough, and to ask for all of them would sort a thousand for each image.
+            known = self._stored_classes[:1] if self._prediction_only else self.statistics_[0].example
+            check_one_kind([*known, *labels])
+        else:
+            check_one_kind(labels)
         batch.check()
         return batch, labels
 

@@ -20,6 +20,7 @@ and the quotient are rounded as IEEE prescribes, so every machine agrees.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -78,6 +79,11 @@ class Statistics:
     def classes(self) -> list[Hashable]:
         """Observed classes in canonical order; the rows of ``counts`` and ``sums``."""
         return self._rows.classes
+
+    @property
+    def example(self) -> list[Hashable]:
+        """One of the observed classes, whichever, or none: its kind is that of all, and nothing is sorted to tell."""
+        return list(islice(self._rows.index, 1))
 
     @property
     def counts(self) -> Tensor:
@@ -239,7 +245,7 @@ class Statistics:
             )
         if len(labels) != len(features):
             raise CircleError(f"{len(labels)} labels for {len(features)} images: expected one each")
-        check_one_kind([*list(self._rows.index)[:1], *labels])
+        check_one_kind([*self.example, *labels])
 
     def flush(self) -> None:
         """Multiply the waiting samples into the sums; reading does it anyway, timing may want it sooner."""
@@ -277,7 +283,7 @@ class Statistics:
                 f"statistics of size {self.size} (exact: {self.exact}) and {other.size} (exact: {other.exact}) "
                 "do not combine: expected the same size and the same parts"
             )
-        check_one_kind([*list(self._rows.index)[:1], *list(other._rows.index)[:1]])
+        check_one_kind([*self.example, *other.example])
         other.flush()
         check_room([self], other._rows.index)
         self.version += 1
