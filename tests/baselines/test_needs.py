@@ -25,12 +25,12 @@ def test_more_of_everything_needs_more(name: str) -> None:
 
 
 def test_covariances_of_the_published_networks() -> None:
-    """512 x 512 numbers of 8 bytes for each of 100 classes, and as much for their factors."""
+    """512 x 512 numbers of 8 bytes for each of 100 classes, as much for their factors, and for a copy as they grow."""
     course = Course([500] * 100, [1] * 100)
     fecam, lwf = (
         memory_needed(entry("method", name).config(batch_size=128), SHAPE, course) for name in ("fecam", "lwf")
     )
-    assert fecam - lwf == pytest.approx(2 * 8 * 100 * 512**2, rel=0.01)
+    assert fecam - lwf == pytest.approx(3 * 8 * 100 * 512**2, rel=0.01)
 
 
 def test_activations_of_a_linear_layer() -> None:

@@ -55,7 +55,9 @@ def several(tmp_path: Path) -> Any:
     """Calls something of the first of several processes while the others follow."""
 
     def call(methods: list[GroupCircle], step: Callable[[GroupCircle], Any]) -> Any:
-        with ThreadPoolExecutor(len(methods)) as threads:
+        # A new thread would share its products out to other numbers of threads, which may add in another order.
+        alike = {"initializer": torch.set_num_threads, "initargs": (torch.get_num_threads(),)}
+        with ThreadPoolExecutor(len(methods), **alike) as threads:
             others = [threads.submit(method.follow) for method in methods[1:]]
             result = step(methods[0])
             methods[0].end(stopped=False)
