@@ -5,7 +5,7 @@ Whole runs by real processes are in test_joint_method.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -50,14 +50,21 @@ class ThreadTeam(Team):
         return {name: new(list(each.shape), dtype=each.dtype).copy_(each) for name, each in tensors.items()}
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Processes have their own number of threads for an operation, threads share a part of it: so there is one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def several(tmp_path: Path) -> Any:
     """Calls something of the first of several processes while the others follow."""
 
     def call(methods: list[GroupCircle], step: Callable[[GroupCircle], Any]) -> Any:
-        # A new thread would share its products out to other numbers of threads, which may add in another order.
-        alike = {"initializer": torch.set_num_threads, "initargs": (torch.get_num_threads(),)}
-        with ThreadPoolExecutor(len(methods), **alike) as threads:
+        with ThreadPoolExecutor(len(methods), initializer=torch.set_num_threads, initargs=(1,)) as threads:
             others = [threads.submit(method.follow) for method in methods[1:]]
             result = step(methods[0])
             methods[0].end(stopped=False)
