@@ -34,6 +34,17 @@ def test_one_label_for_several_configs(tmp_path: Path) -> None:
     assert [cell.label for cell in collect(runs)[0]] == ["LwF", "LwF"]
 
 
+def test_epochs_that_were_fitted_to_a_budget_are_no_difference(tmp_path: Path) -> None:
+    for budget, labels in ((60.0, ["LwF"]), (None, ["LwF (epochs 0)", "LwF (epochs 1)"])):
+        runs = [
+            make(tmp_path / f"{budget}{seed}", [30] * 10, method="lwf", label="LwF", seed=seed, config={"epochs": seed})
+            for seed in (0, 1)
+        ]
+        for run in runs:
+            run.info |= {} if budget is None else {"budget": budget}
+        assert [cell.label for cell in collect(runs)[0]] == labels
+
+
 def test_summaries() -> None:
     assert summarise([]) is None
     assert summarise([3.0]) == Summary(3.0, None, 1)

@@ -13,6 +13,11 @@ Settings = TypeVar("Settings", bound=TrainerConfig)
 REHEARSAL_SHARE = 0.3  # of the budget that training a head on features may take
 
 
+def is_fitted(setting: str) -> bool:
+    """Whether a budget decides about a setting."""
+    return setting.endswith(("epochs", "milestones")) or setting == "learning_rate_step"
+
+
 def fit_budget(config: Settings, course: Course, shape: ImageShape, seconds: float) -> Settings:
     """The config with as many epochs as its training of all tasks may have to end within ``seconds``, at least one.
 

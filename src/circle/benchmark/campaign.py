@@ -139,7 +139,7 @@ def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dat
             config = registered.config.from_dict(read_run(folder).info["config"])
         else:
             config = fit_budget(config, course, image_shape(dataset), request.budget)
-        plan = replace(plan, config=config.to_dict())
+        plan = replace(plan, config=config.to_dict(), budget=request.budget)
     trained = config if isinstance(config, TrainerConfig) else None
     return Job(plan, folder, lambda: registered.part(config, seed=seed), rival=trained, course=course)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from circle.baselines.budget import is_fitted
 from circle.benchmark import published
 from circle.benchmark.metrics import StreamRecord
 from circle.benchmark.protocol import task_sizes
@@ -241,8 +242,11 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _plain_config(run: Run) -> dict[str, Any]:
-    """The config without the seed, which is what the runs of a cell differ in."""
-    return {name: value for name, value in run.info["config"].items() if name != "seed"}
+    """The config without what the runs of a cell differ in: the seed, and what was fitted to a budget of seconds."""
+    fitted = run.info.get("budget") is not None
+    return {
+        name: value for name, value in run.info["config"].items() if name != "seed" and not (fitted and is_fitted(name))
+    }
 
 
 def _key(run: Run) -> str:

@@ -37,6 +37,7 @@ class Plan:
     config: dict[str, Any]
     class_order_seed: int = 0
     command: str = ""
+    budget: float | None = None  # seconds that the config's epochs were fitted to; a remark, too
     study: dict[str, Any] | None = None  # which variant of which study it is; a remark, the config says what is run
 
 
@@ -197,6 +198,7 @@ def _open_run(plan: Plan, stream: Stream, folder: Path) -> Run:
         **identity,
         "label": plan.label,
         "preset": plan.preset,
+        **({} if plan.budget is None else {"budget": plan.budget}),
         **({} if plan.study is None else {"study": plan.study}),
         "class_order": stream.names,
         "test_images": stream.test_images,
