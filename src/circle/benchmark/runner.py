@@ -37,8 +37,8 @@ class Plan:
     config: dict[str, Any]
     class_order_seed: int = 0
     command: str = ""
-    budget: float | None = None  # seconds that the config's epochs were fitted to; a remark, too
     study: dict[str, Any] | None = None  # which variant of which study it is; a remark, the config says what is run
+    budget: float | None = None  # seconds that the config's epochs were fitted to; a remark, too
 
 
 @dataclass
