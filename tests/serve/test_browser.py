@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +56,23 @@ def shot(page: Any, name: str) -> None:
         page.screenshot(path=Path(os.environ["CIRCLE_SCREENSHOTS"]) / f"{name}.png")
 
 
+def card_of(page: Any, name: str) -> Any:
+    return page.locator(f'.card[data-label="{name}"]')
+
+
+def add_class_on(page: Any, name: str) -> None:
+    page.fill("#new-name", name)
+    page.click("text=Add class")
+    playwright.expect(card_of(page, name)).to_be_visible()
+
+
 def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) -> None:
     expect = playwright.expect
     path = tmp_path / "photos.circle"
     server = live(path, CircleClassifier.from_preset)
     page.goto(server.address)
 
-    def card(name: str) -> Any:
-        return page.locator(f'.card[data-label="{name}"]')
-
-    def add_class(name: str) -> None:
-        page.fill("#new-name", name)
-        page.click("text=Add class")
-        expect(card(name)).to_be_visible()
+    card, add_class = partial(card_of, page), partial(add_class_on, page)
 
     def learned(name: str) -> int:
         return int(re.match(r"(\d+) learned", card(name).locator(".counts").inner_text()).group(1))
@@ -181,13 +186,7 @@ def test_what_goes_wrong_on_a_phone(live: Callable[..., Any], tmp_path: Path) ->
         page.set_viewport_size({"width": 390, "height": 720})
         page.goto(server.address)
 
-        def card(name: str) -> Any:
-            return page.locator(f'.card[data-label="{name}"]')
-
-        def add_class(name: str) -> None:
-            page.fill("#new-name", name)
-            page.click("text=Add class")
-            expect(card(name)).to_be_visible()
+        card, add_class = partial(card_of, page), partial(add_class_on, page)
 
         # Nothing was learned yet: the image stays, and can be taught.
         add_class("ant")
