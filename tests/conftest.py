@@ -25,9 +25,11 @@ from circle.registry import resolve
 settings.register_profile("circle", derandomize=True, deadline=None)
 settings.load_profile("circle")
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many workers as cores: with a thread for each core they would wait for each other most of the time.
-    torch.set_num_threads(1)
+# Beside another worker a test computes with one thread, and so do the programs it starts: two workers of two threads
+# each would wait for each other most of the time. Tests of threads say how many they want.
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+os.environ["OMP_NUM_THREADS"] = str(THREADS)
+torch.set_num_threads(THREADS)
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "unpack.py"
 TINY = BiRC2DConfig(stem_channels=(4,), patch_sizes=(2, 4), width=5, grid=2, moments=("mean",))
@@ -75,11 +77,11 @@ def soften() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> Any:
-    """Tests may change the number of threads; the next one starts with two again."""
-    torch.set_num_threads(2)
+def usual_threads() -> Any:
+    """Tests may change the number of threads; the next one starts with the usual number again."""
+    torch.set_num_threads(THREADS)
     yield
-    torch.set_num_threads(2)
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="session")

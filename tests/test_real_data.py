@@ -27,6 +27,7 @@ def cifar(real_data: Path) -> tuple[torch.Tensor, np.ndarray, torch.Tensor, np.n
 
 def test_exact_on_photographs(cifar: tuple) -> None:
     images, labels, _, _ = cifar
+    torch.set_num_threads(2)
     whole = CircleClassifier.from_preset("small").fit(images[:600], labels[:600])
     order = np.random.default_rng(0).permutation(600)
     torch.set_num_threads(1)

@@ -55,7 +55,7 @@ def classifier() -> CircleClassifier:
 
 
 @pytest.fixture(autouse=True)
-def one_thread(two_threads: None) -> None:
+def one_thread(usual_threads: None) -> None:
     """Matrices this small are not worth waiting for a second core."""
     torch.set_num_threads(1)
 
