@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
-import subprocess
-import sys
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -24,10 +23,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("mkdocs", "material", "mkdocstrings"):
         if find_spec(package) is None:
             pytest.skip(f"no {package} here: pip install 'circle-cil[docs]'")
+    from click.testing import CliRunner
+    from mkdocs.__main__ import cli
+
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with contextlib.chdir(ROOT), warnings.catch_warnings():  # the command sets filters of its own
+        done = CliRunner().invoke(cli, ["build", "--strict", "--site-dir", str(folder)])
+    assert done.exit_code == 0, done.output
     return folder
 
 

@@ -22,18 +22,18 @@ def fresh(program: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_nothing_heavy_is_imported() -> None:
+    """One process for all: what an earlier statement has not brought, a later one has to bring itself."""
+    statements = [
         "import circle; circle.__version__; dir(circle)",
         "from circle import CircleError, list_presets; list_presets()",
         SILENTLY + "circle.cli.run(['--help'])",
         SILENTLY + "circle.cli.run(['--version'])",
-    ],
-    ids=["import", "light names", "help", "version"],
-)
-def test_nothing_heavy_is_imported(statement: str) -> None:
-    assert fresh(f"import sys\n{statement}\nprint(*[name for name in {HEAVY} if name in sys.modules])") == ""
+    ]
+    for_each = f"print([name for name in {HEAVY} if name in sys.modules])"
+    program = "\n".join(f"{statement}\n{for_each}" for statement in statements)
+    brought = fresh(f"import sys\n{program}").splitlines()
+    assert dict(zip(statements, brought, strict=True)) == dict.fromkeys(statements, "[]")
 
 
 def test_star_import_brings_every_name_and_what_it_needs() -> None:

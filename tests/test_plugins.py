@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "nearest_mean.py"
 
+# Imports once what takes long and forks for every program: what is registered stays registered, and the commands of
+# `circle bench`, which are imported by each fork anew, make their flags of what is registered by then.
+FORKS = """
+import json, os, sys, traceback
+import numpy, pytest, sklearn, torch
+import circle.baselines, circle.benchmark, circle.cli
 
-def run(plugins: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own: what is registered stays registered."""
-    environment = {**os.environ, "CIRCLE_PLUGINS": plugins}
-    command = [sys.executable, "-m", "circle", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.environ["CIRCLE_PLUGINS"] = order["plugins"]
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+        code = 70
+        try:
+            code = (circle.cli.run if order["program"] == "circle" else pytest.main)(order["arguments"])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_an_eleventh_method_runs_from_a_file(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment.pop("CIRCLE_PLUGINS", None)
+    command = [sys.executable, "-c", FORKS]
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield process
+    process.communicate()
+
+
+@pytest.fixture
+def run(forks: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run `circle` or `pytest` with such plug-ins, in a process of its own."""
+
+    def run(plugins: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        assert forks.stdin is not None and forks.stdout is not None
+        folder = tmp_path_factory.mktemp("said")
+        order = {"plugins": str(plugins), "program": program, "arguments": arguments, "folder": str(folder)}
+        forks.stdin.write(json.dumps(order) + "\n")
+        forks.stdin.flush()
+        code = int(forks.stdout.readline())
+        said = ((folder / name).read_text() for name in ("out", "err"))
+        return subprocess.CompletedProcess([program, *arguments], code, *said)
+
+    return run
+
+
+def test_an_eleventh_method_runs_from_a_file(run: Run, tmp_path: Path) -> None:
     settings = ["--rival.network", "convnet", "--rival.width", "4", "--rival.initial-epochs", "2", "--rival.no-centred"]
     done = run(
-        str(EXAMPLE),
-        *("bench", "run", "--dataset", "digits", "--tasks", "5", "--method", "nearest_mean"),
+        *(EXAMPLE, "circle", "bench", "run", "--dataset", "digits", "--tasks", "5", "--method", "nearest_mean"),
         *(*settings, "--output", str(tmp_path)),
     )
     assert done.returncode == 0, done.stderr
@@ -31,11 +80,9 @@ def test_an_eleventh_method_runs_from_a_file(tmp_path: Path) -> None:
     assert list(tmp_path.glob("digits/*/run.json"))
 
 
-def test_the_contracts_hold_for_it() -> None:
-    environment = {**os.environ, "CIRCLE_PLUGINS": str(EXAMPLE), "OMP_NUM_THREADS": "1"}
+def test_the_contracts_hold_for_it(run: Run) -> None:
     tests = Path(__file__).parent / "contracts" / "test_methods.py"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", "nearest_mean"]
-    done = subprocess.run([*command, str(tests)], env=environment, capture_output=True, text=True, check=False)
+    done = run(EXAMPLE, "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", "nearest_mean", str(tests))
     assert done.returncode == 0, done.stdout[-2000:]
     assert " passed" in done.stdout and " failed" not in done.stdout
 
@@ -49,11 +96,11 @@ def test_the_contracts_hold_for_it() -> None:
         (EXAMPLE.read_text().replace('"nearest_mean"', '"lwf"'), "method 'lwf' needs a name of its own"),
     ],
 )
-def test_a_wrong_file_is_one_line(text: str | None, words: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_one_line(text: str | None, words: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(text)
-    done = run(str(path), "bench", "run", "--dataset", "digits", "--tasks", "5", "--method", "lwf")
+    done = run(path, "circle", "bench", "run", "--dataset", "digits", "--tasks", "5", "--method", "lwf")
     assert done.returncode != 0
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and str(path) in lines[0] and words in lines[0], done.stderr

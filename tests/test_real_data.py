@@ -25,6 +25,12 @@ def cifar(real_data: Path) -> tuple[torch.Tensor, np.ndarray, torch.Tensor, np.n
     return images[:3000], labels[:3000], images[3000:], labels[3000:]
 
 
+@pytest.fixture(scope="module")
+def learned(cifar: tuple) -> CircleClassifier:
+    images, labels, _, _ = cifar
+    return CircleClassifier.from_preset("small").fit(images, labels)
+
+
 def test_exact_on_photographs(cifar: tuple) -> None:
     images, labels, _, _ = cifar
     torch.set_num_threads(2)
@@ -38,9 +44,9 @@ def test_exact_on_photographs(cifar: tuple) -> None:
     assert (parts[0] + parts[1]).statistics_ == whole.statistics_
 
 
-def test_learns_photographs(cifar: tuple) -> None:
-    images, labels, others, answers = cifar
-    model = CircleClassifier.from_preset("small").fit(images, labels)
+def test_learns_photographs(cifar: tuple, learned: CircleClassifier) -> None:
+    images, _, others, answers = cifar
+    model = learned
     accuracy = model.score(others, answers)
     assert accuracy > 0.5, "chance is 0.1; 0.68 was seen"
     assert accuracy > model.with_head("ncm").score(others, answers) + 0.1
@@ -48,9 +54,9 @@ def test_learns_photographs(cifar: tuple) -> None:
     assert float(clipped) < 0.001, "the grid calibrated on noise holds real images"
 
 
-def test_rounding_costs_nothing(cifar: tuple) -> None:
+def test_rounding_costs_nothing(cifar: tuple, learned: CircleClassifier) -> None:
     images, labels, others, answers = cifar
-    exact = CircleClassifier.from_preset("small").fit(images, labels).score(others, answers)
+    exact = learned.score(others, answers)
     rounded = CircleClassifier.from_preset("small", quantise=False).fit(images, labels).score(others, answers)
     assert abs(exact - rounded) < 0.02
 
@@ -71,8 +77,9 @@ def test_folders_of_photographs(real_data: Path, tmp_path: Path, capsys: pytest.
 
 def test_omniglot_npz_learns_by_name(real_data: Path, tmp_path: Path) -> None:
     with np.load(real_data / "omniglot.npz") as arrays:
-        chosen = arrays["y"] < 5
-        np.savez(tmp_path / "five.npz", x=arrays["x"][chosen], y=arrays["y"][chosen], class_names=arrays["class_names"])
+        labels = arrays["y"]
+        chosen = labels < 5
+        np.savez(tmp_path / "five.npz", x=arrays["x"][chosen], y=labels[chosen], class_names=arrays["class_names"])
     model = tmp_path / "model"
     assert run(["learn", str(model), str(tmp_path / "five.npz"), "--channels", "1"]) == 0
     loaded = CircleClassifier.load(model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circle.errors import CircleError
@@ -77,6 +77,7 @@ def test_order_batch_size_and_threads_do_not_matter(batch: int, threads: int) ->
     assert learned(values[order], [labels[i] for i in order], batch) == reference
 
 
+@settings(max_examples=50)
 @given(
     labels=st.lists(st.sampled_from("abcd"), min_size=2, max_size=40),
     cut=st.floats(0, 1),
@@ -212,6 +213,7 @@ def test_unit_sums_are_fixed_point() -> None:
     assert sums.numpy() == pytest.approx(np.array([[0.6, 0.8], [1 - 0.5**0.5, 0.5**0.5]]), abs=2.0**-36)
 
 
+@settings(max_examples=40)
 @given(
     labels=st.lists(st.sampled_from("abcd"), min_size=2, max_size=30),
     cut=st.floats(0, 1),

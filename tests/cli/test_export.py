@@ -211,9 +211,9 @@ def test_the_page(page: str, model: Path, photos: Path) -> None:
     assert sum(each["probability"] for each in answer["predictions"]) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(("where", "content"), [("classify", b"no image"), ("classify", b""), ("elsewhere", b"x")])
-def test_the_page_refuses(where: str, content: bytes, page: str) -> None:
-    with pytest.raises(urllib.error.HTTPError) as error:
-        urllib.request.urlopen(f"{page}/{where}", data=content)
-    assert error.value.code == 400
-    assert "image" in json.load(error.value)["error"]
+def test_the_page_refuses(page: str) -> None:
+    for where, content in (("classify", b"no image"), ("classify", b""), ("elsewhere", b"x")):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(f"{page}/{where}", data=content)
+        assert error.value.code == 400
+        assert "image" in json.load(error.value)["error"]

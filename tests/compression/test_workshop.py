@@ -17,7 +17,7 @@ from circle.heads import SLDA, SLDAConfig
 Images = tuple[np.ndarray, np.ndarray]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def workshop(learned: CircleClassifier, held_back: Images) -> Workshop:
     return Workshop(learned, Validation.of_arrays(learned, *held_back))
 

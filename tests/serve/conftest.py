@@ -40,12 +40,22 @@ class Live:
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
     """Starts servers that end with the test."""
+    yield from _starting(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def live_long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Live]]:
+    """Starts servers that end with the last test of the file."""
+    yield from _starting(tmp_path_factory.mktemp("live"))
+
+
+def _starting(folder: Path) -> Iterator[Callable[..., Live]]:
     from school import tiny_model
 
     started: list[Live] = []
 
     def start(path: Path | None = None, new_model: Callable[[], Any] = tiny_model, **options: Any) -> Live:
-        started.append(Live(path or tmp_path / "model.circle", new_model, **options))
+        started.append(Live(path or folder / "model.circle", new_model, **options))
         return started[-1]
 
     yield start

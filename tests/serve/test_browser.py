@@ -51,6 +51,11 @@ def page() -> Iterator[Any]:
         yield page
 
 
+def narrow_model() -> CircleClassifier:
+    """Tells photographs and digits apart as the usual model does, for a tenth of its work."""
+    return CircleClassifier.from_preset("small", members=1, extractor__filters=(10,))
+
+
 def shot(page: Any, name: str) -> None:
     if os.environ.get("CIRCLE_SCREENSHOTS"):
         page.screenshot(path=Path(os.environ["CIRCLE_SCREENSHOTS"]) / f"{name}.png")
@@ -69,7 +74,7 @@ def add_class_on(page: Any, name: str) -> None:
 def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) -> None:
     expect = playwright.expect
     path = tmp_path / "photos.circle"
-    server = live(path, CircleClassifier.from_preset)
+    server = live(path, narrow_model)
     page.goto(server.address)
 
     card, add_class = partial(card_of, page), partial(add_class_on, page)
@@ -83,12 +88,12 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     # Classes, files and drops; some images are held back, and the figures move.
     add_class("temple")
     add_class("flower")
-    card("temple").locator(".files").set_input_files(crops("china", 14))
+    card("temple").locator(".files").set_input_files(crops("china", 8))
     expect(page.locator("#message")).to_contain_text("temple: ")
-    drop(page, card("flower"), crops("flower", 14))
+    drop(page, card("flower"), crops("flower", 8))
     expect(page.locator("#message")).to_contain_text("flower: ")
     samples = learned("temple") + learned("flower")
-    held = 28 - samples
+    held = 16 - samples
     assert held >= 1
     expect(page.locator("#samples")).to_have_text(str(samples))
     expect(page.locator("#tested")).to_have_text(str(held))
@@ -166,7 +171,7 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     shown = page.locator("#classes .counts").all_inner_texts()
     counts = server.service.room.counts()
     server.stop()
-    again = live(path, CircleClassifier.from_preset, port=server.port)
+    again = live(path, narrow_model, port=server.port)
     assert again.service.room.counts() == counts
     page.reload()
     expect(page.locator("#classes .card")).to_have_count(len(shown))

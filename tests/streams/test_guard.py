@@ -6,7 +6,6 @@ import io
 import os
 import struct
 import threading
-import time
 import warnings
 import zlib
 from collections.abc import Callable
@@ -88,14 +87,12 @@ def test_names_stay_on_one_line() -> None:
 def test_bombs_are_refused_before_decoding(side: int, limit: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     content = png(side, side, 8, 0, chunk(b"IDAT", zlib.compress(bytes(1000))))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("Pillow was asked to decode it"))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        start = time.perf_counter()
         message = refused(content)
-        seconds = time.perf_counter() - start
     assert "too large" in message and str(MAXIMUM_PIXELS) in message
     assert not seen
-    assert seconds < 0.5
 
 
 def test_our_limit_is_pillows() -> None:
