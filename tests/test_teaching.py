@@ -15,24 +15,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circle import CircleClassifier
+from circle import CircleClassifier, teaching
 from circle.cli import run
 from circle.errors import CircleError
 from circle.streams.sources import open_source
 from circle.teaching import Lesson, teach
 
 KILLS = 24
+IMAGES = 160
+TILE = 16  # of the tests: a small one shows the same with fewer images
 FAST = [
     *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4"),
     *("--extractor.grid", "2", "--image-size", "16"),
 ]
 
 # Imports once and forks for every run, so that a run starts at once and a kill falls on its work, not on imports.
+# Before that it learns all once itself, in larger tiles, and what extractors need to know is known to all that follow.
 # It waits for a second line before it collects the child, whose number therefore cannot be given to another process.
 LAUNCHER = """
-import os, sys
-import circle.cli.learn
+import io, os, sys
+from contextlib import redirect_stdout
+import circle.teaching
 from circle.cli import run
+with redirect_stdout(io.StringIO()):
+    code = run(sys.argv[1:])
+print(code, flush=True)
+circle.teaching.TILE = 16
 for line in sys.stdin:
     child = os.fork()
     if not child:
@@ -46,21 +54,28 @@ for line in sys.stdin:
 
 @pytest.fixture
 def data(tmp_path: Path, make_stream: Any) -> Path:
-    images, labels = make_stream(2500)
+    images, labels = make_stream(IMAGES)
     path = tmp_path / "data.npz"
     np.savez(path, x=images, y=np.array(["red", "green", "blue", "yellow"])[labels])
     return path
 
 
 @pytest.fixture
-def launcher() -> Iterator[subprocess.Popen[str]]:
+def reference(tmp_path: Path) -> Path:
+    return tmp_path / "reference"
+
+
+@pytest.fixture
+def launcher(reference: Path, data: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER],
+        [sys.executable, "-c", LAUNCHER, "learn", str(reference), str(data), *FAST],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) == 0
     yield process
     process.kill()
     process.communicate()
@@ -74,9 +89,7 @@ def tell(launcher: subprocess.Popen[str], line: str) -> str:
     return launcher.stdout.readline()
 
 
-def test_killed_at_random_moments(tmp_path: Path, data: Path, launcher: subprocess.Popen[str]) -> None:
-    reference = tmp_path / "reference"
-    assert run(["learn", str(reference), str(data), *FAST]) == 0
+def test_killed_at_random_moments(tmp_path: Path, data: Path, reference: Path, launcher: subprocess.Popen[str]) -> None:
     chance = random.Random(0)
     kills = finished = 0
     longest = float("inf")  # of a run that was not killed: the first is not, so that kills fall into the work anywhere
@@ -99,11 +112,12 @@ def test_killed_at_random_moments(tmp_path: Path, data: Path, launcher: subproce
             finished += 1
             longest = min(longest, time.monotonic() - started)
             model = tmp_path / f"model{finished}"
-    assert any(0 < moment < 2500 for moment in moments), "some kills must fall in the middle of the work"
+    assert any(0 < moment < IMAGES for moment in moments), "some kills must fall in the middle of the work"
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
 
 
-def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any) -> None:
+def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teaching, "TILE", TILE)
     seen: list[int] = []
 
     def report(lesson: Lesson) -> None:
@@ -119,6 +133,7 @@ def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any) -> None:
 def test_checkpoints_are_no_more_frequent_than_asked(
     tmp_path: Path, data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(teaching, "TILE", TILE)
     saves: list[float] = []
     monkeypatch.setattr(CircleClassifier, "save", lambda self, path: saves.append(time.monotonic()))
     teach(tmp_path / "m", open_source(data), tiny(image_size=16), checkpoint_seconds=1e9)

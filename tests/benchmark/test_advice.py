@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -121,6 +121,7 @@ def test_the_fit_recovers_the_law(amplitude: float, alpha: float) -> None:
     assert found.floor == 0
 
 
+@settings(max_examples=40)
 @given(st.floats(0.05, 1), st.floats(0.15, 1.5), st.floats(0.05, 1))
 def test_the_fit_recovers_the_floor(amplitude: float, alpha: float, floor: float) -> None:
     law = PowerLaw(amplitude, alpha, floor)
@@ -189,6 +190,7 @@ def test_m_star_is_the_minimum_of_the_bound(amplitude: float, alpha: float, budg
     assert best_real_members(shifted, budget) == best, "a constant moves no minimum"
 
 
+@settings(max_examples=40)
 @given(st.floats(0.05, 1), st.floats(0.05, 1.5), st.floats(0.01, 0.9), st.floats(-0.2, 1), st.integers(2, 96))
 def test_the_recommendation_is_the_best_divisor(
     amplitude: float, alpha: float, variance: float, fall: float, budget: int

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from circle import BiRC2DConfig, CircleClassifier
@@ -19,7 +20,7 @@ from circle.benchmark.method import CircleMethod
 from circle.benchmark.runner import Stream, run_stream
 from circle.errors import CircleError
 from circle.extractors import ImageShape
-from circle.streams.datasets import load_dataset
+from circle.streams.datasets import Selection, load_dataset
 
 TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
 
@@ -69,13 +70,14 @@ def test_odd_labels_make_plain_folder_names(tmp_path: Path) -> None:
 
 
 def test_estimate_is_what_it_takes(tmp_path: Path) -> None:
-    stream = Stream.of(load_dataset("digits"), 0)
+    digits = load_dataset("digits").balanced_part(20)
+    stream = Stream.of(replace(digits, test=Selection(digits.test, np.arange(100))), 0)
     store = FeatureStore(tmp_path)
     classifier = new_classifier(0)
     before = campaign.estimate(classifier, stream, store)
     method = CircleMethod(classifier.prepare(stream.dataset.image))
     size = method.classifier.groups_[0].members[0].size
-    assert before.disk == 6 * size * (1257 + 540)
+    assert before.disk == 6 * size * (200 + 100)
     campaign.cache_features(method, stream, store, lambda what, done, total: None)
     assert sum(path.stat().st_size - 128 for path in tmp_path.glob("*.npy")) == before.disk
     assert campaign.estimate(classifier, stream, store).disk == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,14 @@ def make_folder(path: Path, per_class: int = 12, seed: int = 0, classes: dict | 
             pixels = np.clip(np.array(colour) + random.normal(0, 40, (20, 24, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(path / name / f"{index:03}.png")
     return path
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    """Wait for what another process does; two minutes are more than it needs on any machine."""
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert time.monotonic() < deadline, "nothing happened in two minutes"
+        time.sleep(0.002)
 
 
 def fails(arguments: list, capsys: pytest.CaptureFixture[str], code: int = 1) -> str:

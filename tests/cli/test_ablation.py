@@ -1,20 +1,24 @@
-"""circle bench ablation as a user calls it, on the digits."""
+"""circle bench ablation as a user calls it, on a few of the digits."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from calling import wait_until
 
 from circle.benchmark import results
 from circle.cli import run
 
 SMALL = ["--preset", "reservoir", "--extractor.stem-channels", "3", "--extractor.width", "3", "--extractor.grid", "2"]
+
+
+Study = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +27,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data" / "features"
 
 
-def study(name: str, output: Path, *more: str, size: int = 24) -> list[str]:
-    what = ["bench", "ablation", name, "--dataset", "digits", "--tasks", "5", "--head-size", str(size)]
-    return [*what, "--output", str(output), *SMALL, *more]
+@pytest.fixture
+def study(few_digits: Path) -> Study:
+    def arguments(name: str, output: Path, *more: str, size: int = 24) -> list[str]:
+        what = ["bench", "ablation", name, "--dataset", "folder", "--data-path", str(few_digits)]
+        return [*what, "--tasks", "5", "--head-size", str(size), "--output", str(output), *SMALL, *more]
+
+    return arguments
 
 
-def test_heads_from_the_same_features(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_heads_from_the_same_features(
+    study: Study, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = study("head", tmp_path / "out", "--seeds", "0-1", "--only", "slda", "ncm")
     assert run(arguments) == 0
     printed = capsys.readouterr().out
@@ -52,10 +62,12 @@ def test_heads_from_the_same_features(tmp_path: Path, cache: Path, capsys: pytes
     assert capsys.readouterr().out == printed
     assert not list(cache.glob("*.npy"))
     assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
-    assert "digits: head ablation" in (tmp_path / "report" / "report.md").read_text()
+    assert "folder: head ablation" in (tmp_path / "report" / "report.md").read_text()
 
 
-def test_ensembles_share_features(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ensembles_share_features(
+    study: Study, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = study("ensemble", tmp_path / "out", "--budget", "4", "--member-size", "12")
     assert run(arguments) == 0
     assert len(list(cache.glob("*.npy"))) == 8, "four members, training and test images"
@@ -64,30 +76,27 @@ def test_ensembles_share_features(tmp_path: Path, cache: Path, capsys: pytest.Ca
     assert "k m = 4" in capsys.readouterr().out
 
 
-def test_extractors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_extractors(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(study("extractor", tmp_path / "out", "--only", "birc2d", "--groups", "1", "--projection", "linear")) == 0
     assert "BiRC2D (reservoir), seed 0, T = 5" in capsys.readouterr().out
     (one,) = results.read_runs([tmp_path / "out"])
     assert one.info["config"]["extractor"]["projection"] == "linear"
-    assert one.folder == tmp_path / "out" / "digits" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"
+    assert one.folder == tmp_path / "out" / "folder" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"
 
 
-def test_killed_and_given_again(tmp_path: Path) -> None:
+def test_killed_and_given_again(study: Study, tmp_path: Path, launcher_of_jobs: Any) -> None:
     more = ["--seeds", "0-1", "--only", "slda"]
     assert run(study("head", tmp_path / "whole", *more)) == 0
-    command = [sys.executable, "-c", "from circle.cli import main; main()", *study("head", tmp_path / "killed", *more)]
+    command = study("head", tmp_path / "killed", *more, "--cache", str(tmp_path / "features"))
     # At its first choice of settings, and in the middle of a run.
     for pattern in ("selection.json", "rows.jsonl"):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        started = time.monotonic()
-        while not list((tmp_path / "killed").rglob(pattern)) and process.poll() is None:
-            assert time.monotonic() - started < 120
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        (child,) = launcher_of_jobs.start(1, command)
+        wait_until(lambda: list((tmp_path / "killed").rglob(pattern)))  # noqa: B023
+        os.kill(child, signal.SIGKILL)
+        launcher_of_jobs.wait([child])
     kept = {path: path.read_bytes() for path in (tmp_path / "killed").rglob("selection.json")}
     assert kept
-    assert run(study("head", tmp_path / "killed", *more)) == 0
+    assert run(command) == 0
     assert all(path.read_bytes() == before for path, before in kept.items())
     counts = []
     for name in ("whole", "killed"):
@@ -97,7 +106,7 @@ def test_killed_and_given_again(tmp_path: Path) -> None:
     assert counts[0] == counts[1]
 
 
-def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_requests(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, more, words, code in [
         ("head", ["--only", "sldb"], "did you mean 'slda'", 1),
         ("head", ["--members", "5"], "expected a multiple of the members", 1),
@@ -119,7 +128,7 @@ def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_other_settings_are_not_mixed_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_settings_are_not_mixed_in(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = study("head", tmp_path / "out", "--only", "ncm")
     assert run(arguments) == 0
     assert run([*arguments, "--extractor.leak", "0.5"]) == 1

@@ -1,4 +1,4 @@
-"""circle bench as a user calls it, on the digits."""
+"""circle bench as a user calls it, on the digits or a few of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import os
 import random
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from calling import fails
+from calling import fails, wait_until
 
-from circle.benchmark import results
+from circle.benchmark import campaign, results
+from circle.benchmark.method import CircleMethod
 from circle.cli import run
 from circle.registry import list_methods
 
@@ -43,9 +43,15 @@ def bench(output: Path, *more: str) -> list[str]:
     return ["bench", "run", "--dataset", "digits", "--output", str(output), *more]
 
 
-def test_several_splits_methods_and_seeds(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--images-per-class", "60"]
-    arguments = bench(tmp_path / "out", "--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1", *FAST, *few)
+def bench_few(output: Path, digits: Path, *more: str) -> list[str]:
+    return ["bench", "run", "--dataset", "folder", "--data-path", str(digits), "--output", str(output), *more]
+
+
+def test_several_splits_methods_and_seeds(
+    tmp_path: Path, few_digits: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    splits = ["--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1"]
+    arguments = bench_few(tmp_path / "out", few_digits, *splits, *FAST, "--rival.epochs", "1")
     assert run([*arguments, "--method", "circle", "finetune"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("CIRCLE reservoir, seed 0, T = ") == 4
@@ -62,64 +68,71 @@ def test_several_splits_methods_and_seeds(tmp_path: Path, cache: Path, capsys: p
     assert len(list(cache.glob("*.npy"))) == 4, "two seeds, training and test images"
 
 
-def test_cache_or_not_the_numbers_are_the_same(tmp_path: Path) -> None:
+def test_cache_or_not_the_numbers_are_the_same(tmp_path: Path, few_digits: Path) -> None:
     rows = []
     for name, more in (("with", []), ("without", ["--no-cache"])):
-        assert run(bench(tmp_path / name, "--tasks", "5", *FAST, *more)) == 0
+        assert run(bench_few(tmp_path / name, few_digits, "--tasks", "5", *FAST, *more)) == 0
         (one,) = results.read_runs([tmp_path / name])
         rows.append([row.correct for row in one.rows])
     assert rows[0] == rows[1]
 
 
-def test_killed_at_random_and_given_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = bench(tmp_path / "whole", "--tasks", "10", *FAST)
-    assert run(arguments) == 0
+KILLS = 4
+
+
+def test_killed_at_random_and_given_again(tmp_path: Path, few_digits: Path, cache: Path, launcher_of_jobs: Any) -> None:
+    more = ["--tasks", "10", *FAST, "--cache", str(cache)]
+    assert launcher_of_jobs.alone(bench_few(tmp_path / "whole", few_digits, *more)).code == 0
     (reference,) = results.read_runs([tmp_path / "whole"])
-    command = [
-        sys.executable,
-        "-c",
-        "from circle.cli import main; main()",
-        *bench(tmp_path / "killed", "--tasks", "10"),
-    ]
     chance = random.Random(1)
-    kills = 0
-    for attempt in range(30):
-        process = subprocess.Popen([*command, *FAST], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        rows = tmp_path / "killed" / "digits"
-        waited = time.monotonic()
-        if attempt < 4:
-            while not list(rows.rglob("rows.jsonl")) and process.poll() is None and time.monotonic() - waited < 60:
-                time.sleep(0.005)
-            time.sleep(chance.uniform(0, 0.15))
-            process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:
-            break
-        kills += 1
-    assert kills >= 1
-    (one,) = results.read_runs([tmp_path / "killed"])
-    assert one.complete
-    assert [row.correct for row in one.rows] == [row.correct for row in reference.rows]
+    kept: list[int] = []  # rows that each of the killed left behind
+    finished = 0
+
+    def written(output: Path) -> int:
+        return sum(path.read_bytes().count(b"\n") for path in output.rglob("rows.jsonl"))
+
+    while len(kept) < KILLS or not finished:
+        assert finished < 20, "most runs end before they are killed"
+        output = tmp_path / f"killed{finished}"
+        before = written(output)
+        (child,) = launcher_of_jobs.start(1, bench_few(output, few_digits, *more))
+        if len(kept) < KILLS:
+            wait_until(lambda: written(output) > before)  # noqa: B023
+            time.sleep(chance.uniform(0, 0.03))
+            os.kill(child, signal.SIGKILL)
+        (ended,) = launcher_of_jobs.wait([child])
+        if ended.code == -signal.SIGKILL:
+            kept.append(written(output))
+            continue
+        assert ended.code == 0
+        finished += 1
+        (one,) = results.read_runs([output])
+        assert one.complete
+        assert [row.correct for row in one.rows] == [row.correct for row in reference.rows]
+    assert any(0 < rows < 10 for rows in kept), "some kills must fall in the middle of the work"
 
 
-def test_ctrl_c_finishes_the_task_and_keeps_it(tmp_path: Path) -> None:
-    arguments = bench(tmp_path / "out", "--tasks", "10", "--groups", "2")
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from circle.cli import main; main()", *arguments], stdout=subprocess.PIPE, text=True
-    )
-    started = time.monotonic()
-    while (
-        not list((tmp_path / "out").rglob("rows.jsonl")) and process.poll() is None and time.monotonic() - started < 90
-    ):
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=90)
-    assert process.returncode == 130
-    assert "stopped: finished tasks are kept" in said
+def test_ctrl_c_finishes_the_task_and_keeps_it(
+    tmp_path: Path, few_digits: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = bench_few(tmp_path / "out", few_digits, "--tasks", "10", "--groups", "2", *FAST)
+    learn, learned = CircleMethod.learn, []
+
+    def interrupted(self: CircleMethod, task: Any) -> None:
+        learned.append(task)
+        if len(learned) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        learn(self, task)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CircleMethod, "learn", interrupted)
+        assert run(arguments) == 130
+    assert "stopped: finished tasks are kept" in capsys.readouterr().out
     (stopped,) = results.read_runs([tmp_path / "out"])
-    assert 0 < len(stopped.rows) < 10
+    assert len(stopped.rows) == len(learned) == 3, "the task under way is finished, and no other is begun"
     assert run(arguments) == 0
     (done,) = results.read_runs([tmp_path / "out"])
-    assert done.complete
+    assert done.complete and len(done.rows) == 10
     assert [row.correct for row in done.rows[: len(stopped.rows)]] == [row.correct for row in stopped.rows]
 
 
@@ -155,20 +168,25 @@ def test_bad_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_memory_is_estimated_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started = time.monotonic()
-    assert run(bench(tmp_path / "out", "--tasks", "5", "--members", "100", "--groups", "8")) == 1
+    built: list[int] = []
+    build = campaign.build_extractor
+    monkeypatch.setattr(campaign, "build_extractor", lambda *each: built.append(1) or build(*each))
+    campaign._member.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("circle.machinery.build_groups", lambda *_, **__: pytest.fail("800 members were built for it"))
+        assert run(bench(tmp_path / "out", "--tasks", "5", "--members", "100", "--groups", "8")) == 1
     said = capsys.readouterr().err
     assert "GB of memory" in said
     assert "use fewer members" in said
-    assert time.monotonic() - started < 20, "800 members were not built for it"
+    assert len(built) == 1, "one member is asked for its size"
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr("circle.benchmark.features.shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     assert run(bench(tmp_path / "out", "--tasks", "5", *FAST)) == 1
     assert "do not fit" in capsys.readouterr().err
 
 
-def test_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(bench(tmp_path / "out", "--tasks", "5", "--seeds", "0,1", *FAST)) == 0
+def test_report(tmp_path: Path, few_digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(bench_few(tmp_path / "out", few_digits, "--tasks", "5", "--seeds", "0,1", *FAST)) == 0
     assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
     html = (tmp_path / "report" / "report.html").read_text()
     (one, _) = results.read_runs([tmp_path / "out"])
@@ -190,8 +208,8 @@ def test_confusion_and_tensorboard(tmp_path: Path) -> None:
     assert log.stat().st_size > 500
 
 
-def test_records_are_json_lines(tmp_path: Path) -> None:
-    assert run(bench(tmp_path / "out", "--tasks", "2", *FAST)) == 0
+def test_records_are_json_lines(tmp_path: Path, few_digits: Path) -> None:
+    assert run(bench_few(tmp_path / "out", few_digits, "--tasks", "2", *FAST)) == 0
     (path,) = (tmp_path / "out").rglob("rows.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["classes_seen"] for row in rows] == [5, 10]
@@ -204,21 +222,25 @@ def test_records_are_json_lines(tmp_path: Path) -> None:
 RIVAL = ["--rival.network", "convnet", "--rival.width", "4", "--rival.initial-epochs", "2", "--rival.epochs", "2"]
 
 
-def test_rivals_run_with_settings_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rivals_run_with_settings_of_their_own(
+    tmp_path: Path, few_digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     names = [name for name in list_methods() if name != "finetune"]
-    few = ["--images-per-class", "20", "--rival.buffer-size", "50"]
-    assert run(bench(tmp_path / "out", "--tasks", "5", "--method", *names, *RIVAL, *few)) == 0
+    few = ["--tasks", "2", "--images-per-class", "20", "--rival.buffer-size", "50"]
+    assert run(bench_few(tmp_path / "out", few_digits, "--method", *names, *RIVAL, *few)) == 0
     printed = capsys.readouterr().out
     for label in ("LwF", "ACIL", "DS-AL", "FeCAM", "FeTrIL"):
-        assert f"{label}, seed 0, T = 5: A_bar" in printed
+        assert f"{label}, seed 0, T = 2: A_bar" in printed
     made = results.read_runs([tmp_path / "out"])
     assert {one.info["method"] for one in made} == set(names)
     assert {one.info["config"]["width"] for one in made} == {4}
 
 
-def test_a_time_limit_is_kept_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_time_limit_is_kept_and_reported(
+    tmp_path: Path, few_digits: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     slow = [*RIVAL[:-1], "100000"]
-    arguments = bench(tmp_path / "out", "--tasks", "5", "--method", "lwf", *slow)
+    arguments = bench_few(tmp_path / "out", few_digits, "--tasks", "5", "--method", "lwf", *slow)
     assert run([*arguments, "--time-limit", "1"]) == 0
     printed = capsys.readouterr().out
     assert "LwF, seed 0: stopped, time limit of 1 s of learning reached in task 2, epoch " in printed

@@ -1,16 +1,17 @@
-"""circle bench tune as a user calls it, on the digits."""
+"""circle bench tune as a user calls it, on a few of the digits."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
+import os
+import signal
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from calling import fails
+from calling import fails, wait_until
 
 from circle.benchmark.results import read_run
 from circle.cli import run
@@ -22,18 +23,29 @@ SMALL = ["--preset", "reservoir", "--extractor.stem-channels", "3", "--extractor
 RIVAL = ["--method", "lwf", "--rival.network", "convnet", "--rival.width", "4", "--rival.epochs", "2"]
 RIVAL += ["--rival.initial-epochs", "2"]
 
+Tune = Callable[..., list[str]]
+
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CIRCLE_DATA", str(tmp_path / "data"))
 
 
-def tune(folder: Path, *more: str) -> list[str]:
-    shared = ["--dataset", "digits", "--tasks", "5", "--images-per-class", "20", "--trials", "2"]
-    return ["bench", "tune", *shared, "--output", str(folder), *more]
+@pytest.fixture
+def shared(few_digits: Path) -> list[str]:
+    """What a search and the run of its outcome have in common."""
+    return ["--dataset", "folder", "--data-path", str(few_digits), "--tasks", "5", "--images-per-class", "20"]
 
 
-def test_circle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def tune(shared: list[str]) -> Tune:
+    def arguments(folder: Path, *more: str) -> list[str]:
+        return ["bench", "tune", *shared, "--trials", "2", "--output", str(folder), *more]
+
+    return arguments
+
+
+def test_circle(tune: Tune, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "search"
     assert run(tune(folder, *SMALL, "--parameters", "0")) == 0
     out = capsys.readouterr().out
@@ -49,28 +61,29 @@ def test_circle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert read_run(tested.parent).info["config"]["head"]["ridge"] == preset["head"]["ridge"]
 
     again = tmp_path / "again"
-    arguments = ["bench", "run", "--dataset", "digits", "--tasks", "5", "--images-per-class", "20"]
-    assert run([*arguments, "--preset", str(folder / "tuned.toml"), "--output", str(again)]) == 0
+    assert run(["bench", "run", *shared, "--preset", str(folder / "tuned.toml"), "--output", str(again)]) == 0
     (repeated,) = again.glob("*/*/run.json")
     assert read_run(repeated.parent).rows[-1].correct == read_run(tested.parent).rows[-1].correct
 
 
-def test_a_rival(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rival(tune: Tune, shared: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "search"
     assert run(tune(folder, *RIVAL)) == 0
     preset = tomllib.loads((folder / "tuned.toml").read_text())
     settings = preset["methods"]["lwf"]
     assert settings["network"] == "convnet" and settings["width"] == 4
     again = tmp_path / "again"
-    arguments = ["bench", "run", "--dataset", "digits", "--tasks", "5", "--images-per-class", "20", "--method", "lwf"]
-    assert run([*arguments, "--preset", str(folder / "tuned.toml"), "--output", str(again)]) == 0
+    arguments = ["bench", "run", *shared, "--method", "lwf", "--preset", str(folder / "tuned.toml")]
+    assert run([*arguments, "--output", str(again)]) == 0
     (tested,), (repeated,) = (folder / "test").glob("*/*/run.json"), again.glob("*/*/run.json")
     assert read_run(repeated.parent).info["config"] == read_run(tested.parent).info["config"]
     assert read_run(repeated.parent).rows[-1].correct == read_run(tested.parent).rows[-1].correct
     capsys.readouterr()
 
 
-def test_the_test_images_are_not_read_before_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_images_are_not_read_before_the_last_step(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     load = datasets.load_dataset
     read: list[int] = []
 
@@ -110,7 +123,9 @@ def test_the_test_images_are_not_read_before_the_last_step(tmp_path: Path, monke
         ([*SMALL, "--parameters", "7"], "no trial of the search was completed"),
     ],
 )
-def test_wrong_wishes(more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_wishes(
+    tune: Tune, more: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = tune(tmp_path / "search", *more)
     if more[0] in ("--trials", "--tasks"):  # in the place of the shared one
         del arguments[arguments.index(more[0]) : arguments.index(more[0]) + 2]
@@ -118,7 +133,7 @@ def test_wrong_wishes(more: list[str], words: str, tmp_path: Path, capsys: pytes
     assert words in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-def test_a_file_is_no_folder_for_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_is_no_folder_for_a_search(tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
     for arguments in (tune(file), tune(tmp_path / "search", "--cache", str(file))):
@@ -127,7 +142,7 @@ def test_a_file_is_no_folder_for_a_search(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "search").exists()
 
 
-def test_another_search_in_the_same_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_search_in_the_same_folder(tune: Tune, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tune(tmp_path, *RIVAL, "--no-test")) == 0
     assert run(tune(tmp_path, *RIVAL, "--no-test", "--search-seed", "3")) == 1
     assert "a search with another seed was begun here" in capsys.readouterr().err
@@ -148,28 +163,42 @@ def finished(folder: Path) -> dict[int, str]:
     return found
 
 
-def test_processes_killed_twice_lose_no_finished_trial(tmp_path: Path) -> None:
+def stopped_outside(lock: Path, children: list[int]) -> bool:
+    """Stop processes where none of them holds a lock, or let them go on."""
+    for child in children:
+        os.kill(child, signal.SIGSTOP)
+    outside = not lock.is_symlink()
+    if not outside:
+        for child in children:
+            os.kill(child, signal.SIGCONT)
+    return outside
+
+
+def test_processes_killed_twice_lose_no_finished_trial(
+    tune: Tune, tmp_path: Path, launcher_of_jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "search"
     arguments = tune(folder, *RIVAL, "--no-test")
     arguments[arguments.index("--trials") + 1] = "6"
     kept: dict[int, str] = {}
+    assert launcher_of_jobs.alone(["bench", "tune", "--help"]).code == 0  # imports once what all of them need
     for count in (2, 1):
-        processes = [
-            subprocess.Popen([sys.executable, "-m", "circle", *arguments], stderr=subprocess.DEVNULL)
-            for _ in range(count)
-        ]
+        children = [child for _ in range(count) for child in launcher_of_jobs.start(1, arguments)]
         try:
-            deadline = time.monotonic() + 240
-            while len(finished(folder)) < len(kept) + 2 and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(lambda: len(finished(folder)) >= len(kept) + 2)  # noqa: B023
+            wait_until(lambda: stopped_outside(folder / "journal.log.lock", children))  # noqa: B023
         finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+            for child in children:
+                launcher_of_jobs.wait([child])
         now = finished(folder)
-        assert len(now) >= len(kept) + 2, "no two trials were finished in four minutes"
         assert now.items() >= kept.items(), "what was finished stays as it was"
         kept = now
+    # One that was killed while it wrote leaves the lock behind. Optuna waits half a minute before it takes it away.
+    (folder / "journal.log.lock").symlink_to(folder / "journal.log")
+    patience = property(lambda self: 0.1, lambda self, seconds: None)
+    monkeypatch.setattr("optuna.storages.journal.JournalFileSymlinkLock.grace_period", patience, raising=False)
     assert run(arguments) == 0
     trials = [
         trial for stage in json.loads((folder / "search.json").read_text())["stages"] for trial in stage["trials"]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,12 +58,13 @@ def test_what_is_no_regular_file_stays(tmp_path: Path, force: bool) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
-def test_the_link_to_the_output_stays_where_it_leads_to_a_file(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from circle.cli.console import check_writable as check\n"
-    code += "assert Path('/dev/stdout').is_file()\ncheck(Path('/dev/stdout'), force=True)"
-    with (tmp_path / "log").open("w") as log:
-        done = subprocess.run([sys.executable, "-c", code], stdout=log, stderr=subprocess.PIPE, text=True, check=False)
-    assert "/dev/stdout: is a device, pipe or socket, which stays" in done.stderr
+def test_the_link_to_the_output_stays_where_it_leads_to_a_file(
+    model: Path, tmp_path: Path, launcher_of_jobs: Any
+) -> None:
+    command = ["pack", model, "/dev/stdout", "--force"]
+    (ended,) = launcher_of_jobs.wait(launcher_of_jobs.start(1, command))  # whose output is a file
+    assert ended.code == 1
+    assert "/dev/stdout: is a device, pipe or socket, which stays" in ended.err
 
 
 def test_a_file_is_replaced_when_asked_to(tmp_path: Path) -> None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
-import subprocess
-import sys
-import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from calling import FAST, fails, make_folder
 from PIL import Image
+from rich.console import Console
 
 import circle
-from circle import CircleClassifier
-from circle.cli import run
+from circle import CircleClassifier, teaching
+from circle.cli import app, run
 
 
 def test_learn_again_learns_nothing_twice(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +110,10 @@ def test_flags_and_presets(tmp_path: Path, data: Path, capsys: pytest.CaptureFix
 
 
 def test_every_setting_has_a_flag() -> None:
-    # A process of its own: help is as wide as the first one that a process shows.
-    command, wide = [sys.executable, "-m", "circle", "learn", "--help"], {**os.environ, "COLUMNS": "250"}
-    text = subprocess.run(command, env=wide, check=True, capture_output=True, text=True).stdout
+    wide = Console(width=250, file=io.StringIO())  # shorter lines cut names in two
+    app.help_print(["learn"], console=wide)
+    text = wide.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "Usage: circle learn" in text
     for field in [*circle.BiRC2DConfig.field_names(), "name"]:
         assert f"--extractor.{field.replace('_', '-')}" in text
     for field in circle.SLDAConfig.field_names():
@@ -150,22 +151,28 @@ def test_strict_stops_before_anything_is_learned(
     assert not (tmp_path / "new").exists()
 
 
-def test_ctrl_c_keeps_what_was_learned(tmp_path: Path) -> None:
-    data = make_folder(tmp_path / "many", 700)
+def test_ctrl_c_keeps_what_was_learned(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "model"
-    command = [sys.executable, "-c", "from circle.cli import main; main()", "learn", str(model), str(data), *FAST]
-    process = subprocess.Popen(
-        [*command, "--checkpoint-seconds", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    while not model.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "stopped: learned" in out
+    command = ["learn", str(model), str(data), *FAST]
+    learn, tiles = teaching.learn_tile, []
+
+    def interrupted(*arguments: Any) -> None:
+        tiles.append(arguments)
+        if len(tiles) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        learn(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(teaching, "TILE", 8)
+        patch.setattr(teaching, "learn_tile", interrupted)
+        assert run([*command, "--checkpoint-seconds", "0"]) == 130
+    out = capsys.readouterr().out
+    assert "stopped: learned 16 images; 20 are left" in out
     assert "run the same command again to go on" in out
-    kept = CircleClassifier.load(model).samples_
-    assert 0 < kept < 2100
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "model"], "no lock, no leftovers"
-    assert run(command[3:]) == 0
-    assert CircleClassifier.load(model).samples_ == 2100
+    assert CircleClassifier.load(model).samples_ == 16, "what was under way is kept, too"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model"], "no lock, no leftovers"
+    assert run(command) == 0
+    assert "learned 20 images, 16 were known already" in capsys.readouterr().out
+    assert CircleClassifier.load(model).samples_ == 36
