@@ -54,7 +54,7 @@ def test_the_record_is_that_of_one_process(tmp_path: Path, data: Path, launcher_
     assert [seen for seen, _, _ in rows] == [2, 3, 4, 6]
     assert 0 < sum(rows[-1][1]) < len(load_dataset("folder", path=data).test), "some are right, some are wrong"
     by_data, by_groups = ["--shard", "data"], ["--shard", "groups"]
-    for size, more in ((2, []), (3, [*by_data, "--no-cache"]), (2, by_groups), (3, [*by_groups, "--no-cache"])):
+    for size, more in ((2, []), (4, [*by_data, "--no-cache"]), (2, by_groups), (3, [*by_groups, "--no-cache"])):
         output = tmp_path / f"by-{size}{''.join(more)}"
         ended = launcher_of_jobs.run(size, command(data, output, *more))
         assert [each.code for each in ended] == [0] * size

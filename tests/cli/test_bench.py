@@ -96,7 +96,7 @@ def test_killed_at_random_and_given_again(tmp_path: Path, few_digits: Path, cach
         output = tmp_path / f"killed{finished}"
         before = written(output)
         (child,) = launcher_of_jobs.start(1, bench_few(output, few_digits, *more))
-        if len(kept) < KILLS:
+        if len(kept) < KILLS and before < 10:  # one killed after its last row has none left to wait for
             wait_until(lambda: written(output) > before)  # noqa: B023
             time.sleep(chance.uniform(0, 0.03))
             os.kill(child, signal.SIGKILL)

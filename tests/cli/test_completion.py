@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calling import fails
@@ -15,8 +17,22 @@ from circle.cli import run
 BASH = shutil.which("bash")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def made_once() -> Iterator[None]:
+    """What commands ask for again is not made again: a script takes more than a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        make, made = App.generate_completion, {}
+
+        def once(app: App, **wishes: Any) -> str:
+            key = (app.name, *sorted(wishes.items()))
+            return made[key] if key in made else made.setdefault(key, make(app, **wishes))
+
+        patch.setattr(App, "generate_completion", once)
+        yield
+
+
 @pytest.fixture(scope="module")
-def scripts() -> dict[str, str]:
+def scripts(made_once: None) -> dict[str, str]:
     from circle.cli import app
 
     return {shell: app.generate_completion(shell=shell) for shell in ("bash", "zsh", "fish")}
