@@ -64,6 +64,16 @@ class Group:
         values = torch.cat(extract(self.members, images), 1)
         return self.grid.quantise(values) if self.quantise else self.grid.positions(values)
 
+    def positions(self, images: Tensor) -> Tensor:
+        """Images [B, C, H, W] -> float32 [B, size]: the features before they are rounded, within the grid's ends.
+
+        Sums must be exact, so what is learned is rounded. A prediction need not be: a step of the grid is worth up to
+        a hundredth of a probability, and sums in another order, as another runtime has them, decide between two steps.
+        """
+        values = self.grid.positions(torch.cat(extract(self.members, images), 1))
+        limit = torch.iinfo(self.grid.dtype).max
+        return values.clamp_(-limit, limit) if self.quantise else values
+
     def probe(self) -> Tensor:
         """Raw features of one synthetic image [size]: two groups with the same weights agree on them."""
         shape = self.members[0].shape

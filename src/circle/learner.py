@@ -196,7 +196,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
         return self
 
     def features(self, X: Any) -> list[Tensor]:
-        """Features of images, one tensor [N, size] per group: what ``learn_features`` and ``probabilities`` take."""
+        """Rounded features of images, one tensor [N, size] per group, for ``learn_features`` and ``probabilities``."""
         batch = self._batch(X)
         batch.check()
         tiles = [[group.features(images) for group in self.groups_] for _, images in self._tiles(batch)]
@@ -228,7 +228,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
         batch.check()
         result = np.empty((len(batch), len(self.classes_)))
         for start, images in self._tiles(batch):
-            features = [group.features(images) for group in self.groups_]
+            features = [group.positions(images) for group in self.groups_]
             result[start : start + len(images)] = self.probabilities(features).cpu().numpy()
         return result
 

@@ -66,9 +66,9 @@ def positions_name(group: int) -> str:
 
 
 def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
-    """``Group.features``: images float32 [N, C, H, W] in [0, 1] -> positions on the grid, float32 [N, size].
+    """``Group.positions``: images float32 [N, C, H, W] in [0, 1] -> positions on the grid, float32 [N, size].
 
-    q = clamp(round((z - offset) / scale), -L, L). ONNX and PyTorch both round halves to the even neighbour.
+    q = clamp((z - offset) / scale, -L, L), not rounded.
     """
     members = []
     for index, member in enumerate(group.members):
@@ -79,9 +79,8 @@ def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
     scale = graph.constant(grid.scale, "scale")
     if not group.quantise:
         return graph.add("Div", centred, scale, name=name)
-    rounded = graph.add("Round", graph.add("Div", centred, scale))
     limit = float(torch.iinfo(grid.dtype).max)
-    return graph.add("Clip", rounded, graph.constant(-limit), graph.constant(limit), name=name)
+    return graph.add("Clip", graph.add("Div", centred, scale), graph.constant(-limit), graph.constant(limit), name=name)
 
 
 def metadata(model: CircleClassifier, layout: Layout) -> dict[str, str]:
