@@ -2,69 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forking import Forks
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "nearest_mean.py"
 
 # Imports once what takes long and forks for every program: what is registered stays registered, and the commands of
 # `circle bench`, which are imported by each fork anew, make their flags of what is registered by then.
-FORKS = """
-import json, os, sys, traceback
+PREPARATION = """
 import numpy, pytest, sklearn, torch
 import circle.baselines, circle.benchmark, circle.cli
 
-for line in sys.stdin:
-    order = json.loads(line)
-    child = os.fork()
-    if not child:
-        os.environ["CIRCLE_PLUGINS"] = order["plugins"]
-        for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-        code = 70
-        try:
-            code = (circle.cli.run if order["program"] == "circle" else pytest.main)(order["arguments"])
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def act(order):
+    os.environ["CIRCLE_PLUGINS"] = order["plugins"]
+    return (circle.cli.run if order["program"] == "circle" else pytest.main)(order["arguments"])
 """
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[subprocess.Popen[str]]:
+def forks() -> Iterator[Forks]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     environment.pop("CIRCLE_PLUGINS", None)
-    command = [sys.executable, "-c", FORKS]
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    yield process
-    process.communicate()
+    forks = Forks(PREPARATION, environment)
+    yield forks
+    forks.end()
 
 
 @pytest.fixture
-def run(forks: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run `circle` or `pytest` with such plug-ins, in a process of its own."""
 
     def run(plugins: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        assert forks.stdin is not None and forks.stdout is not None
         folder = tmp_path_factory.mktemp("said")
-        order = {"plugins": str(plugins), "program": program, "arguments": arguments, "folder": str(folder)}
-        forks.stdin.write(json.dumps(order) + "\n")
-        forks.stdin.flush()
-        code = int(forks.stdout.readline())
-        said = ((folder / name).read_text() for name in ("out", "err"))
-        return subprocess.CompletedProcess([program, *arguments], code, *said)
+        return forks.run(folder, plugins=str(plugins), program=program, arguments=arguments)
 
     return run
 

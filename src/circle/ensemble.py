@@ -61,7 +61,7 @@ class Group:
 
     def features(self, images: Tensor) -> Tensor:
         """Images [B, C, H, W] -> [B, size]: integer positions on the grid, or float32 ones where not quantised."""
-        values = torch.cat(extract(self.members, images), 1)
+        values = self._values(images)
         return self.grid.quantise(values) if self.quantise else self.grid.positions(values)
 
     def positions(self, images: Tensor) -> Tensor:
@@ -70,15 +70,17 @@ class Group:
         Sums must be exact, so what is learned is rounded. A prediction need not be: a step of the grid is worth up to
         a hundredth of a probability, and sums in another order, as another runtime has them, decide between two steps.
         """
-        values = self.grid.positions(torch.cat(extract(self.members, images), 1))
-        limit = torch.iinfo(self.grid.dtype).max
-        return values.clamp_(-limit, limit) if self.quantise else values
+        values = self._values(images)
+        return self.grid.within(values) if self.quantise else self.grid.positions(values)
+
+    def _values(self, images: Tensor) -> Tensor:
+        return torch.cat(extract(self.members, images), 1)
 
     def probe(self) -> Tensor:
         """Raw features of one synthetic image [size]: two groups with the same weights agree on them."""
         shape = self.members[0].shape
         device = self.grid.scale.device
-        return torch.cat(extract(self.members, pink_noise(1, shape).to(device, torch.float32)), 1)[0]
+        return self._values(pink_noise(1, shape).to(device, torch.float32))[0]
 
     def parameter_count(self) -> ParameterCount:
         return sum((member.parameter_count() for member in self.members), ParameterCount())

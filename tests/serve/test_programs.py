@@ -7,15 +7,12 @@ whoever works on it: CIRCLE_LONG=1.
 from __future__ import annotations
 
 import ast
-import json
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forking import Forks
 
 PROGRAMS = Path(__file__).parents[2] / "benchmarks"
 SOURCE = Path(__file__).parents[2] / "src"
@@ -26,58 +23,30 @@ pytestmark = pytest.mark.skipif(
 long = pytest.mark.skipif("CIRCLE_LONG" not in os.environ, reason="minutes of load and faults: set CIRCLE_LONG=1")
 
 
-# Imports once, which takes longer than what it then runs, computes nothing, and forks for every program.
-RUNNER = """
-import json, os, runpy, sys, traceback
-sys.path.insert(0, sys.argv[1])
+PREPARATION = f"""
+import runpy
+sys.path.insert(0, {str(PROGRAMS)!r})
 import serving
 
-for line in sys.stdin:
-    order = json.loads(line)
-    child = os.fork()
-    if not child:
-        code = 70
-        for stream in (1, 2):
-            os.dup2(os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
-        sys.argv = order["command"]
-        try:
-            runpy.run_path(sys.argv[0], run_name="__main__")
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def act(order):
+    sys.argv = order["command"]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    return 0
 """
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Runs a program in a process of its own, which forks in turn, as a process with threads should not."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUNNER, str(PROGRAMS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as runner:
-        assert runner.stdin is not None
-        assert runner.stdout is not None
-        orders, answers = runner.stdin, runner.stdout
+    forks = Forks(PREPARATION, {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"})
 
-        def run_program(name: str, *arguments: str) -> str:
-            output = tmp_path_factory.mktemp("program") / "output"
-            order = {"command": [str(PROGRAMS / name), *arguments], "output": str(output)}
-            hangs = threading.Timer(600, runner.kill)
-            hangs.start()
-            print(json.dumps(order), file=orders, flush=True)
-            code = answers.readline().strip()
-            hangs.cancel()
-            assert code == "0", f"ended with {code}: {output.read_text()}"
-            return output.read_text()
+    def run_program(name: str, *arguments: str) -> str:
+        done = forks.run(tmp_path_factory.mktemp("program"), command=[str(PROGRAMS / name), *arguments])
+        assert done.returncode == 0, f"ended with {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
 
-        yield run_program
-        orders.close()  # which ends it
+    yield run_program
+    forks.end()
 
 
 def test_a_few_kills_torn_journals_and_damaged_files(run: Callable[..., str]) -> None:

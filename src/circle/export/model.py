@@ -41,7 +41,7 @@ def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
     heads = []
     for index, (group, scores) in enumerate(zip(model.groups_, model._materialised(), strict=True)):
         with graph.scope(f"group{index}"):
-            positions = add_positions(graph, group, images, positions_name(index))
+            positions = add_positions(graph, group, images)
             values = add_scores(graph, scores, graph.cast(positions, "DOUBLE"), head.name)
             heads.append(graph.add("Softmax", graph.add("Div", values, temperature), axis=1))
     average = heads[0]
@@ -60,12 +60,7 @@ def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
     )
 
 
-def positions_name(group: int) -> str:
-    """What the graph calls the features of a group, as positions on its grid."""
-    return f"group{group}/positions"
-
-
-def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
+def add_positions(graph: Graph, group: Group, images: str) -> str:
     """``Group.positions``: images float32 [N, C, H, W] in [0, 1] -> positions on the grid, float32 [N, size].
 
     q = clamp((z - offset) / scale, -L, L), not rounded.
@@ -76,11 +71,11 @@ def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
             members.append(add_extractor(graph, member, images))
     grid = group.grid
     centred = graph.add("Sub", graph.concat(members, 1), graph.constant(grid.offset, "offset"))
-    scale = graph.constant(grid.scale, "scale")
+    positions = graph.add("Div", centred, graph.constant(grid.scale, "scale"))
     if not group.quantise:
-        return graph.add("Div", centred, scale, name=name)
+        return positions
     limit = float(torch.iinfo(grid.dtype).max)
-    return graph.add("Clip", graph.add("Div", centred, scale), graph.constant(-limit), graph.constant(limit), name=name)
+    return graph.add("Clip", positions, graph.constant(-limit), graph.constant(limit))
 
 
 def metadata(model: CircleClassifier, layout: Layout) -> dict[str, str]:
