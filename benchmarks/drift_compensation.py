@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from circle.baselines.settings import TrainerConfig
-from circle.benchmark.method import Task, predict
+from circle.data.datasets import Dataset, load_dataset
+from circle.method import Task, predict
 from circle.registry import entry
-from circle.streams.datasets import Dataset, load_dataset
 
 TASKS = 10
 OFF = {

@@ -43,12 +43,12 @@ from benchmarks.imagenet_units import drawn_images, measure, say, write_photogra
 from benchmarks.limits import Machine, memory_now
 from benchmarks.rows import Row, show, write
 from circle import CircleClassifier, __version__, list_presets
-from circle.benchmark.method import CircleMethod, Task, predict
 from circle.benchmark.runner import Stream
+from circle.data.datasets import Dataset
+from circle.data.file_images import FileImages
 from circle.machinery import TILE as WORKING_SET
+from circle.method import CircleMethod, Task, predict
 from circle.statistics import Statistics
-from circle.streams.datasets import Dataset
-from circle.streams.file_images import FileImages
 
 LARGE = 4_096  # values from which closed forms take so long that they are timed at few numbers of classes
 POINTS = {False: (2, 250, 500, 1_000), True: (2, 1_000)}  # those numbers, by whether a head is large

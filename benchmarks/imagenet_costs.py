@@ -27,10 +27,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from circle.benchmark.method import TILE as SLICE
 from circle.machinery import TILE as WORKING_SET
-from circle.second_moment import SecondMoment
+from circle.method import TILE as SLICE
 from circle.statistics import TILE
+from circle.statistics.second_moment import SecondMoment
 
 NUMBER = 8  # bytes of a float64 or int64
 POSITION = 2  # bytes of a feature on its grid

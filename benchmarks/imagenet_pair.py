@@ -15,7 +15,7 @@ import torch.distributed as dist
 from benchmarks.imagenet_costs import NUMBER, Costs
 from benchmarks.imagenet_rows import size_words
 from benchmarks.rows import Row
-from circle.distributed import Team
+from circle.distributed.team import Team
 from circle.statistics import TILE, Statistics
 
 PROCESSES, ROUNDS = 2, 3

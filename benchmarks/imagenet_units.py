@@ -18,17 +18,17 @@ from torch import Tensor
 from benchmarks.clock import WALL, Times, now
 from benchmarks.imagenet_costs import Costs, Line, Surface
 from circle import CircleClassifier
-from circle.benchmark.method import TILE as SLICE
-from circle.benchmark.method import CircleMethod, predict
-from circle.benchmark.views import ImageView
-from circle.distributed import Team
+from circle.data.file_images import FileImages
+from circle.data.views import ImageView
+from circle.distributed.team import Team
 from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
 from circle.machinery import TILE as WORKING_SET
+from circle.method import TILE as SLICE
+from circle.method import CircleMethod, predict
 from circle.registry import resolve
 from circle.statistics import TILE
-from circle.streams.file_images import FileImages
 
 PHOTOGRAPHS, AT_ONCE = 64, 8
 WIDTH, HEIGHT, QUALITY = 500, 375, 85  # the usual size of ImageNet's files; noise then takes its 110 kB or so

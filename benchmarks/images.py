@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from circle.data.array_images import ArrayImages
+from circle.data.datasets import Dataset, load_dataset
+from circle.data.decode import ImageConfig
 from circle.errors import CircleError
-from circle.streams.array_images import ArrayImages
-from circle.streams.datasets import Dataset, load_dataset
-from circle.streams.decode import ImageConfig
 
 CLASSES, LEARNED, TESTED, SIDE = 100, 50_000, 10_000, 32  # of CIFAR-100
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from circle import parallel
+from circle import machine
 
 SIDE = 1536  # of the matrices that are multiplied
 COPIED = 2**26  # numbers of float32 that are copied, 256 MiB, far more than any cache
@@ -53,7 +53,7 @@ def copy_rate(count: int) -> float:
 
     times = max(1, 2**24 // count)
     jobs = [partial(copy, *pair, times) for pair in pairs]
-    return 2 * 4 * (count // threads) * threads * times / least_seconds(lambda: parallel.run(jobs), 5)
+    return 2 * 4 * (count // threads) * threads * times / least_seconds(lambda: machine.run_jobs(jobs), 5)
 
 
 def least_seconds(function: Callable[[], object], rounds: int = 5, least: float = 0.02) -> float:

@@ -27,10 +27,10 @@ import torch
 from serving import Server, picture, running, tiny_model, until
 
 from circle import CircleClassifier
+from circle.data.decode import read_pixels
 from circle.errors import CircleError
 from circle.serve import queues
 from circle.serve.recovery import journal_path
-from circle.streams.decode import read_pixels
 
 HEADERS = {"content-type": "image/png"}
 

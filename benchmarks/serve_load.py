@@ -20,7 +20,7 @@ import torch
 from serving import fast_model, picture, running, tiny_model
 
 from circle import CircleClassifier
-from circle.streams.decode import read_pixels
+from circle.data.decode import read_pixels
 
 HEADERS = {"content-type": "image/png"}
 CLASSES = [f"class {number}" for number in range(8)]

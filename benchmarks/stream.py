@@ -12,11 +12,11 @@ from benchmarks.limits import Machine
 from benchmarks.rows import Row
 from circle import CircleClassifier
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.method import CircleMethod, Task, predict
 from circle.benchmark.runner import Stream
+from circle.data.array_images import ArrayImages
 from circle.ensemble import Group
+from circle.method import CircleMethod, Task, predict
 from circle.statistics import Statistics
-from circle.streams.array_images import ArrayImages
 
 TASKS = 20
 LIMIT = 60e12  # flops

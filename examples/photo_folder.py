@@ -14,9 +14,9 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 
 from circle import CircleClassifier
-from circle.evaluation import evaluate
-from circle.streams.sources import open_source
-from circle.teaching import teach
+from circle.benchmark.evaluation import evaluate
+from circle.data.sources import open_source
+from circle.learning import teach
 
 CORNERS = {"triangle": 3, "square": 4, "disc": 60}
 

@@ -123,9 +123,9 @@ import json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
 import torch
 import circle.cli.bench, circle.cli.learn
-from circle.joint import teaching
-from circle.benchmark.joint_data import DataCircle
-from circle.benchmark.joint_groups import GroupCircle
+from circle.distributed import learning as teaching
+from circle.benchmark.distributed_data import DataCircle
+from circle.benchmark.distributed_groups import GroupCircle
 from circle.cli import run
 
 torch.set_num_threads(1)

@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 
 class Forks:
-    """Runs ``act(order)``, which the preparation defines, in a fork for each order; what it returns is the exit code."""
+    """Runs ``act(order)``, which the preparation defines, in a fork for each order; it returns the exit code."""
 
     def __init__(self, preparation: str, environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(

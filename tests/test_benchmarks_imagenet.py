@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from benchmarks.imagenet_costs import Costs, Line, Surface, Workload
 from circle import CircleClassifier
-from circle.distributed import Team
+from circle.distributed.team import Team
 from circle.statistics import Statistics
 
 #: Every cost is another power of ten or so, and the fixed parts are there.

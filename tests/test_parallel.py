@@ -7,14 +7,14 @@ import threading
 import pytest
 import torch
 
-from circle import parallel
+from circle import machine
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_runs_all_and_restores_the_threads(threads: int) -> None:
     torch.set_num_threads(threads)
     done: list[tuple[int, int]] = []
-    parallel.run([lambda number=number: done.append((number, torch.get_num_threads())) for number in range(9)])
+    machine.run_jobs([lambda number=number: done.append((number, torch.get_num_threads())) for number in range(9)])
     assert sorted(number for number, _ in done) == list(range(9))
     assert {inside for _, inside in done} == {1}
     assert torch.get_num_threads() == threads
@@ -23,7 +23,7 @@ def test_runs_all_and_restores_the_threads(threads: int) -> None:
 def test_jobs_really_run_side_by_side() -> None:
     torch.set_num_threads(2)
     barrier = threading.Barrier(2, timeout=10)
-    parallel.run([lambda: (barrier.wait(), None)[1]] * 2)  # one after the other, this would never end
+    machine.run_jobs([lambda: (barrier.wait(), None)[1]] * 2)  # one after the other, this would never end
 
 
 def test_errors_are_raised_after_all_have_ended() -> None:
@@ -34,6 +34,6 @@ def test_errors_are_raised_after_all_have_ended() -> None:
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
-        parallel.run([fail, *[lambda: done.append(1)] * 5])
+        machine.run_jobs([fail, *[lambda: done.append(1)] * 5])
     assert len(done) == 5
     assert torch.get_num_threads() == 2

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from circle.baselines import ACIL, DSAL, FeCAM, FeTrIL, FineTune, LwF
-from circle.benchmark.method import Method, Task, predict
+from circle.method import Method, Task, predict
 from circle.registry import entry
 
 pytestmark = pytest.mark.real_data

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import check_array
 
 from circle import BiRC2DConfig, CircleClassifier
-from circle.streams.batches import ImageBatch
+from circle.data.batches import ImageBatch
 
 TINY = BiRC2DConfig(stem_channels=(4,), patch_sizes=(2,), width=4, grid=2, moments=("mean",))
 

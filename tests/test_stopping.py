@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from circle.stopping import STOPPING, stop_requests
+from circle.machine import STOPPING, stop_requests
 
 
 def test_requests_are_collected_and_handlers_come_back() -> None:

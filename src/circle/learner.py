@@ -13,6 +13,7 @@ from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from circle.config import Config
+from circle.data.decode import ImageConfig
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.heads import HeadConfig
@@ -21,7 +22,6 @@ from circle.machinery import Machinery
 from circle.presets import DEFAULT, read_preset
 from circle.registry import resolve
 from circle.statistics import Statistics, check_room
-from circle.streams.decode import ImageConfig
 
 
 class CircleClassifier(ClassifierMixin, Machinery):

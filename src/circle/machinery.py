@@ -10,18 +10,18 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from circle.config import Config
-from circle.devices import usable_device
+from circle.data.batches import ImageBatch, ImageWish
+from circle.data.decode import ImageConfig
 from circle.ensemble import Group, Kept, build_groups
 from circle.errors import CircleError
 from circle.extractors import Grid, ImageShape
 from circle.heads import HeadConfig, Scores, build_head
 from circle.labels import check_one_kind, plain_labels
 from circle.ledger import Ledger
+from circle.machine import usable_device
 from circle.not_learned import NotLearnedError
 from circle.registry import resolve
 from circle.statistics import Statistics, check_room
-from circle.streams.batches import ImageBatch, ImageWish
-from circle.streams.decode import ImageConfig
 
 TILE = 256  # images in the working set while learning or predicting, however many are given
 

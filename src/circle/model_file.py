@@ -10,6 +10,7 @@ from torch import Tensor
 
 from circle import __version__, checkpoint
 from circle.checkpoint import smallest_integers
+from circle.data.decode import ImageConfig
 from circle.ensemble import Kept, KeptMember
 from circle.errors import CircleError
 from circle.extractors import Grid
@@ -18,7 +19,6 @@ from circle.labels import decode_labels, encode_labels
 from circle.ledger import Ledger
 from circle.registry import resolve
 from circle.statistics import Statistics
-from circle.streams.decode import ImageConfig
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier

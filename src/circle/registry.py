@@ -7,12 +7,18 @@ One decorator registers a part together with the config that describes it; the c
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from circle.config import Config, check_names
-from circle.plugins import load_plugins
+from circle.errors import CircleError
+
+PLUGINS_VARIABLE = "CIRCLE_PLUGINS"  # names Python files whose decorators register parts of one's own
 
 Kind = Literal["extractor", "head", "method", "dataset"]
 Part = TypeVar("Part")
@@ -31,7 +37,7 @@ ROOMS: dict[str, str] = {
     "extractor": "circle.extractors",
     "head": "circle.heads",
     "method": "circle.baselines",
-    "dataset": "circle.streams",
+    "dataset": "circle.data",
 }
 _ENTRIES: dict[str, dict[str, Entry]] = {"extractor": {}, "head": {}, "method": {}, "dataset": {}}
 
@@ -92,3 +98,31 @@ def _load(kind: Kind) -> None:
     """Import the room that registers this kind."""
     importlib.import_module(ROOMS[kind])
     load_plugins()
+
+
+def load_plugins() -> None:
+    """Run the files that the environment variable names, each once; more than one with the system's path separator."""
+    for name in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)):
+        load_plugin(Path(name))
+
+
+def load_plugin(path: Path) -> None:
+    """Run a Python file, so that what it registers can be chosen by name."""
+    module_name = "circle_plugin_" + str(path.resolve()).encode().hex()
+    if module_name in sys.modules:
+        return
+    if path.suffix != ".py" or not path.is_file():
+        raise CircleError(f"{path}: named in {PLUGINS_VARIABLE}, but there is no such Python file")
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise CircleError(f"{path}: cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up while it is made
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        # Whatever a user's own code does wrong, the line names the file and the mistake.
+        del sys.modules[module_name]
+        raise CircleError(
+            f"{path}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        ) from error

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from circle.benchmark.method import Task
+from circle.method import Task
 from circle.registry import entry
 
 MakeMethod = Callable[..., Any]

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from circle.baselines.acil import ACIL, ACILConfig
 from circle.baselines.task_data import TaskData
-from circle.benchmark.method import Task
 from circle.errors import CircleError
 from circle.heads.ridge import RecursiveLeastSquares
+from circle.method import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

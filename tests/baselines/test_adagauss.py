@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from circle.baselines.adagauss import AdaGauss, AdaGaussConfig
 from circle.baselines.task_data import TaskData, count_parameters
-from circle.benchmark.method import Images, Step, Task
 from circle.benchmark.state import load_state, same_state, save_state
 from circle.errors import CircleError
+from circle.method import Images, Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from circle.baselines.adagauss import AdaGauss, AdaGaussConfig, collapse
 from circle.baselines.optimisers import Training
 from circle.baselines.task_data import TaskData
-from circle.benchmark.method import Images, Step, Task
 from circle.benchmark.state import same_state
+from circle.method import Images, Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

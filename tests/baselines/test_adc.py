@@ -15,9 +15,9 @@ from circle.baselines.adc import ADC, ADCConfig, pulled
 from circle.baselines.networks import CosineHead
 from circle.baselines.optimisers import Optimiser
 from circle.baselines.task_data import TaskData
-from circle.benchmark.method import Step, Task
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
+from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,8 +13,8 @@ from torch.utils.flop_counter import flop_registry
 
 from circle.baselines.costs import Costs, Course, _probe, probe
 from circle.baselines.settings import TrainerConfig
-from circle.benchmark.method import Task
 from circle.extractors import ImageShape
+from circle.method import Task
 from circle.registry import entry, list_methods
 
 SHAPE = ImageShape(1, 8, 8)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from circle.baselines.dsal import DSAL, DSALConfig
-from circle.benchmark.method import Task
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
+from circle.method import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from circle.baselines.efc_plus_plus import EFCPlusPlus, EFCPlusPlusConfig, drift_weights, feature_matrix
 from circle.baselines.optimisers import Optimiser, Training
-from circle.benchmark.method import Step, Task
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
+from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

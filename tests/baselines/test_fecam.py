@@ -12,9 +12,9 @@ from torch import Tensor
 
 from circle.baselines.fecam import FeCAM, FeCAMConfig
 from circle.baselines.networks import CosineHead
-from circle.benchmark.method import Task
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
+from circle.method import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

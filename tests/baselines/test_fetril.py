@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from circle.baselines.fetril import FeTrIL, pseudo_features
-from circle.benchmark.method import Step, Task
 from circle.benchmark.state import same_state
-from circle.benchmark.views import ImageView
-from circle.streams.datasets import ImageSet
+from circle.data.datasets import ImageSet
+from circle.data.views import ImageView
+from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

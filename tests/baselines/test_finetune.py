@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from circle.baselines import FineTune, FineTuneConfig
-from circle.benchmark.method import Task, predict
-from circle.benchmark.protocol import split_tasks
+from circle.data.digits import load_digits_images
+from circle.data.tasks import split_tasks
 from circle.errors import CircleError
+from circle.method import Task, predict
 from circle.not_learned import NotLearnedError
 from circle.registry import entry, list_methods
-from circle.streams.digits import load_digits_images
 
 TASKS = split_tasks(range(6), 3)
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from circle.baselines.distillation import distillation
 from circle.baselines.lwf import LwF, LwFConfig
 from circle.baselines.task_data import TaskData
-from circle.benchmark.method import Step, Task
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
+from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from circle.baselines.optimisers import Optimiser, Training
-from circle.benchmark.method import Task
+from circle.method import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from circle.baselines.optimisers import Optimiser
 from circle.baselines.prototypes import PrototypeMethod
 from circle.baselines.task_data import TaskData
-from circle.benchmark.method import Step, Task
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
+from circle.method import Step, Task
 from circle.registry import entry
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from circle.baselines.frozen import FrozenMethod
-from circle.benchmark.method import Step, Steps, Task, predict
 from circle.benchmark.state import load_state, same_state, save_state
 from circle.errors import CircleError
+from circle.method import Step, Steps, Task, predict
 from circle.registry import entry, list_methods
 
 pytestmark = pytest.mark.usefixtures("one_thread")

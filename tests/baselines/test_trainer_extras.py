@@ -17,8 +17,8 @@ from circle.baselines.finetune import FineTuneConfig
 from circle.baselines.optimisers import Training
 from circle.baselines.task_data import TaskData
 from circle.baselines.trainer import Stage, TrainedMethod
-from circle.benchmark.method import Step, Task
 from circle.benchmark.state import load_state, same_state, save_state
+from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

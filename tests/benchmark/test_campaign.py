@@ -16,11 +16,11 @@ from circle.baselines.costs import Course
 from circle.benchmark import campaign
 from circle.benchmark.campaign import Estimate, Request
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.method import CircleMethod
 from circle.benchmark.runner import Stream, run_stream
+from circle.data.datasets import Selection, load_dataset
 from circle.errors import CircleError
 from circle.extractors import ImageShape
-from circle.streams.datasets import Selection, load_dataset
+from circle.method import CircleMethod
 
 TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
 

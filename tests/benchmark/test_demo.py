@@ -12,10 +12,10 @@ from rich.console import Console
 from circle.benchmark import demo
 from circle.benchmark.demo import CIRCLE, CLASS_MEAN, NETWORK, DemoResult, run_demo
 from circle.benchmark.metrics import count_correct
-from circle.benchmark.plots import STYLES
+from circle.data.digits import DigitsSplit, load_digits_images
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
-from circle.streams.digits import DigitsSplit, load_digits_images
+from circle.report.plots import STYLES
 
 
 def a_quarter() -> DigitsSplit:

@@ -11,10 +11,10 @@ import torch
 
 from circle import BiRC2DConfig
 from circle.benchmark.features import FeatureStore, check_disk
+from circle.data.datasets import ImageSet, load_dataset
 from circle.ensemble import build_groups
 from circle.errors import CircleError
 from circle.extractors import ImageShape
-from circle.streams.datasets import ImageSet, load_dataset
 
 CONFIG = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
 SHAPE = ImageShape(1, 32, 32)

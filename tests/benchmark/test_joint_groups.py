@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from circle.benchmark.campaign import cache_features
+from circle.benchmark.distributed_groups import GroupCircle
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.joint_groups import GroupCircle
-from circle.benchmark.method import CircleMethod, Task
 from circle.benchmark.runner import Stream
 from circle.benchmark.state import same_state
-from circle.distributed import Team
+from circle.data.datasets import Selection, load_dataset
+from circle.distributed.team import Team
 from circle.errors import CircleError
-from circle.streams.datasets import Selection, load_dataset
+from circle.method import CircleMethod, Task
 
 
 class ThreadTeam(Team):

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circle.benchmark.method import CircleMethod, Task
 from circle.benchmark.results import read_runs
 from circle.benchmark.runner import Stream
 from circle.benchmark.state import load_state, same_state
 from circle.cli.flags import ExtractorFlags, ModelFlags
-from circle.streams.datasets import load_dataset
+from circle.data.datasets import load_dataset
+from circle.method import CircleMethod, Task
 
 SETTINGS = [
     *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4"),

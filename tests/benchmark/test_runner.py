@@ -14,12 +14,12 @@ from circle import BiRC2DConfig, CircleClassifier
 from circle.baselines.finetune import FineTune, FineTuneConfig
 from circle.benchmark import results
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.method import CircleMethod, Method, Task
 from circle.benchmark.runner import STATE, Plan, Stream, boundaries, run_stream
+from circle.data.datasets import Dataset, ImageSet
+from circle.data.decode import ImageConfig
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
-from circle.streams.datasets import Dataset, ImageSet
-from circle.streams.decode import ImageConfig
+from circle.method import CircleMethod, Method, Task
 
 TINY = BiRC2DConfig(stem_channels=(3,), width=3, grid=2, moments=("mean",))
 

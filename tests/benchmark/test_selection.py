@@ -14,10 +14,10 @@ import torch
 from circle import BiRC2DConfig, CircleClassifier
 from circle.benchmark import selection
 from circle.benchmark.selection import Choice, Trial, choose_head, recall, remember, validation_split
+from circle.data.decode import ImageConfig
 from circle.errors import CircleError
 from circle.heads import MahalanobisConfig, SLDAConfig
 from circle.labels import plain_labels
-from circle.streams.decode import ImageConfig
 
 SIZE = 24
 IMAGE = ImageConfig(height=8, width=8, channels=1)

@@ -17,8 +17,8 @@ import pytest
 from calling import fails, wait_until
 
 from circle.benchmark import campaign, results
-from circle.benchmark.method import CircleMethod
 from circle.cli import run
+from circle.method import CircleMethod
 from circle.registry import list_methods
 
 FAST = [

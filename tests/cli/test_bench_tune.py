@@ -15,7 +15,7 @@ from calling import fails, wait_until
 
 from circle.benchmark.results import read_run
 from circle.cli import run
-from circle.streams import datasets
+from circle.data import datasets
 
 pytest.importorskip("optuna")
 

@@ -22,8 +22,8 @@ from PIL import Image
 from circle import CircleClassifier
 from circle.cli import run
 from circle.cli.export import agreed
+from circle.data.decode import to_pixels
 from circle.export import Agreement, Export, checking, onnx_model
-from circle.streams.decode import to_pixels
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "run_onnx.py"
 

@@ -16,7 +16,8 @@ from PIL import Image
 from rich.console import Console
 
 import circle
-from circle import CircleClassifier, teaching
+from circle import CircleClassifier
+from circle import learning as teaching
 from circle.cli import app, run
 
 

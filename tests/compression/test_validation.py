@@ -11,8 +11,8 @@ import torch
 from circle import CircleClassifier
 from circle.compression import Validation
 from circle.compression.validation import TIMED
+from circle.data.sources import open_source
 from circle.errors import CircleError
-from circle.streams.sources import open_source
 
 Images = tuple[np.ndarray, np.ndarray]
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from circle import BiRC2DConfig, CircleClassifier
-from circle.benchmark.method import CircleMethod, Method, Task, predict
 from circle.benchmark.state import load_state, same_state, save_state
 from circle.config import Config
+from circle.data.decode import ImageConfig
+from circle.method import CircleMethod, Method, Task, predict
 from circle.registry import entry, list_methods
-from circle.streams.decode import ImageConfig
 
 
 def make(name: str, seed: int, resize: Callable[[Config], Config]) -> Method:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from circle.doctor import self_test
-from circle.second_moment import SecondMoment
+from circle.statistics.second_moment import SecondMoment
 
 
 def test_this_machine_is_exact() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from circle import BiRC2DConfig, CircleClassifier
+from circle.data.decode import read_pixels
 from circle.serve.classroom import Classroom, Lesson
 from circle.serve.limits import Limits
-from circle.streams.decode import read_pixels
 
 TINY = BiRC2DConfig(stem_channels=(4,), patch_sizes=(2, 4), width=5, grid=2, moments=("mean",))
 COLOURS = {"ant": (200, 60, 60), "bee": (60, 200, 60), "cat": (60, 60, 200)}

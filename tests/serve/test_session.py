@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from circle.data.decode import ImageConfig
 from circle.serve.session import Picture, Session
-from circle.streams.decode import ImageConfig
 
 SIDE = 2
 

@@ -13,8 +13,8 @@ import numpy as np
 from circle.baselines.clock import Moment, between, now
 from circle.baselines.settings import TrainerConfig
 from circle.baselines.trainer import TrainedMethod
-from circle.benchmark.method import Step, Task
 from circle.extractors import ImageShape
+from circle.method import Step, Task
 from circle.registry import entry
 
 STEPS = 4  # of a probe; the first is not timed

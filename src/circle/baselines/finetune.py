@@ -43,7 +43,7 @@ class FineTune(TrainedMethod[FineTuneConfig]):
     Nothing holds the weights where earlier tasks left them, so earlier classes are forgotten.
 
     >>> import numpy as np
-    >>> from circle.benchmark.method import Task
+    >>> from circle.method import Task
     >>> method = FineTune(FineTuneConfig(epochs=1), seed=0)
     >>> method.learn(Task(np.zeros((4, 8, 8), dtype=np.uint8), np.array(["cat", "dog", "cat", "dog"])))
     >>> method.scores(np.zeros((3, 8, 8), dtype=np.uint8)).shape

@@ -12,9 +12,9 @@ from torch import Tensor
 from circle.baselines.settings import FrozenConfig
 from circle.baselines.task_data import TaskData
 from circle.baselines.trainer import Stage, TrainedMethod
-from circle.benchmark.method import Images
-from circle.benchmark.views import ImageView
-from circle.streams.datasets import ImageSet
+from circle.data.datasets import ImageSet
+from circle.data.views import ImageView
+from circle.method import Images
 
 FrozenSettings = TypeVar("FrozenSettings", bound=FrozenConfig)
 

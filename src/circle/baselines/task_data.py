@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from circle import parallel
+from circle import machine
 
 
 @dataclass
@@ -54,7 +54,7 @@ def channels_first(images: np.ndarray) -> Tensor:
 
 def one_thread(job: Callable[[], None]) -> None:
     """Run a job of many small operations: these are no faster on two threads, and slow where another program runs."""
-    parallel.run([job])
+    machine.run_jobs([job])
 
 
 def copied(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -20,11 +20,11 @@ from circle.baselines.networks import Backbone, GrowingHead, LinearHead, build_b
 from circle.baselines.optimisers import Optimiser, Training
 from circle.baselines.settings import TrainerConfig
 from circle.baselines.task_data import Pending, TaskData, channels_first, copied, count_parameters, one_thread
-from circle.benchmark.method import Images, Step, Task
-from circle.devices import usable_device
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.labels import plain_labels
+from circle.machine import usable_device
+from circle.method import Images, Step, Task
 from circle.not_learned import NotLearnedError
 
 SCORING_BATCH = 256

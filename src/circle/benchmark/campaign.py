@@ -15,21 +15,21 @@ from circle.baselines.costs import Course, probe
 from circle.baselines.needs import memory_needed
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
-from circle.benchmark.method import CircleMethod, Method
-from circle.benchmark.protocol import task_sizes
-from circle.benchmark.published import METHODS, method_key
 from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan, Stream
 from circle.config import Config
+from circle.data.datasets import Dataset, ImageSet, shares
+from circle.data.tasks import task_sizes
 from circle.errors import CircleError
 from circle.extractors import Extractor, ImageShape, build_extractor
 from circle.learner import CircleClassifier
-from circle.memory import available_memory
+from circle.machine import available_memory
+from circle.method import CircleMethod, Method
+from circle.paper.published import METHODS, method_key
 from circle.presets import DEFAULT, read_preset
 from circle.presets.published import rival_settings
 from circle.registry import entry, resolve
-from circle.second_moment import STRIP
-from circle.streams.datasets import Dataset, ImageSet, shares
+from circle.statistics.second_moment import STRIP
 
 
 @dataclass(frozen=True)

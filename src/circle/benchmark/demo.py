@@ -16,13 +16,13 @@ from rich.table import Table
 from torch import Tensor
 
 from circle.baselines.finetune import FineTune
-from circle.benchmark.method import CircleMethod, Images, Method, Task, predict
 from circle.benchmark.metrics import DEFINITIONS, StreamRecord, count_correct
-from circle.benchmark.plots import plot_streams
-from circle.benchmark.protocol import split_tasks
+from circle.data.digits import DigitsSplit, load_digits_images
+from circle.data.tasks import split_tasks
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
-from circle.streams.digits import DigitsSplit, load_digits_images
+from circle.method import CircleMethod, Images, Method, Task, predict
+from circle.report.plots import plot_streams
 
 TASKS = 5
 PLOT_NAME = "circle-demo.png"

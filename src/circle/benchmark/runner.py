@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from circle.benchmark import results
-from circle.benchmark.method import Method, Task
-from circle.benchmark.protocol import class_order, task_sizes
 from circle.benchmark.results import Row, Run
 from circle.benchmark.state import load_state
-from circle.benchmark.views import ImageView
 from circle.benchmark.watch import LeaveRunError, Progress, Saver, Watch
+from circle.data.datasets import Dataset, ImageSet
+from circle.data.tasks import class_order, task_sizes
+from circle.data.views import ImageView
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
-from circle.streams.datasets import Dataset, ImageSet
+from circle.method import Method, Task
 
 STATE = "state.safetensors"
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from circle.benchmark.method import Method, Step, Steps
 from circle.benchmark.results import Row
 from circle.benchmark.state import save_state
+from circle.method import Method, Step, Steps
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import circle.errors
-from circle.joint import processes
+from circle.distributed import processes
 
 _HELP = """Teach an image classifier from a stream, one sample at a time. It never forgets.
 

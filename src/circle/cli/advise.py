@@ -11,18 +11,18 @@ from cyclopts import Parameter
 from rich.table import Table
 
 import circle
-from circle.benchmark.advice import Advice, Allocation, PowerLaw
-from circle.benchmark.advice_images import DatasetImages, LabelledImages, SourceImages
-from circle.benchmark.advising import Findings, Request, study
 from circle.cli import command_line, console
 from circle.cli.flags import ModelFlags
+from circle.data.datasets import load_dataset
+from circle.data.sources import open_source
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
+from circle.paper.advice import Advice, Allocation, PowerLaw
+from circle.paper.advice_images import DatasetImages, LabelledImages, SourceImages
+from circle.paper.advising import Findings, Request, study
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset
 from circle.registry import resolve
-from circle.streams.datasets import load_dataset
-from circle.streams.sources import open_source
 
 
 def advise(
@@ -110,8 +110,8 @@ def advise(
     if json_ is not None:
         console.write_json(json_, facts)
     if plot is not None:
-        from circle.benchmark.advice_figure import advice_figure  # matplotlib takes a while to import
-        from circle.benchmark.drawing import save
+        from circle.paper.advice_figure import advice_figure  # matplotlib takes a while to import
+        from circle.report.drawing import save
 
         save(advice_figure(findings.advice, f"{Path(images.name).name}: how to spend {budget} members"), plot, kind)
     out.print(_table(findings.advice))

@@ -25,13 +25,13 @@ from circle.cli.bench_runs import (
     summaries,
 )
 from circle.cli.flags import ModelFlags, given
+from circle.data.datasets import load_dataset
+from circle.data.fetching import cache_folder
+from circle.distributed import processes
+from circle.distributed.model_parts import share_bounds
 from circle.errors import CircleError
-from circle.joint import processes
-from circle.joint.model_parts import share_bounds
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
-from circle.streams.datasets import load_dataset
-from circle.streams.fetching import cache_folder
 
 app = App(name="bench", help="Run class-incremental experiments and report them.")
 app.command(
@@ -179,7 +179,7 @@ def report(*folders: Path, output: Path = Path("report")) -> int:
     output
         Folder for the report.
     """
-    from circle.benchmark.report import write_report
+    from circle.report.writing import write_report
 
     if not folders:
         raise CircleError("no folders given: expected folders that `circle bench run` wrote")

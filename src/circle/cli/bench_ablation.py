@@ -11,20 +11,21 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from circle.benchmark import ablation_runs, report_tables
-from circle.benchmark.ablation import Projection, Variant, ensemble_study, extractor_study, head_study, with_file
-from circle.benchmark.ablation_runs import StudyRequest
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.report_studies import collect_studies, shown_settings, study_table
 from circle.benchmark.results import Run
 from circle.benchmark.runner import Stream
 from circle.benchmark.selection import SHARE, Choice
 from circle.cli import command_line, console
 from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, stage_bars, summaries
 from circle.cli.flags import ModelFlags
+from circle.data.datasets import load_dataset
+from circle.data.fetching import cache_folder
 from circle.errors import CircleError
-from circle.streams.datasets import load_dataset
-from circle.streams.fetching import cache_folder
+from circle.paper import ablation_runs
+from circle.paper.ablation import Projection, Variant, ensemble_study, extractor_study, head_study, with_file
+from circle.paper.ablation_runs import StudyRequest
+from circle.report import tables as report_tables
+from circle.report.studies import collect_studies, shown_settings, study_table
 
 LOG_WIDTH = 150
 STUDY_PRESET = "reservoir"  # the paper's studies are of BiRC2D, whatever the default model is

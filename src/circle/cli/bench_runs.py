@@ -15,21 +15,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from circle.benchmark import campaign, runner, watch
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.method import Method, Step, Steps
 from circle.benchmark.results import Row, Run
 from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
 from circle.cli.flags import ModelFlags, part_flags
+from circle.distributed import processes
 from circle.errors import CircleError
-from circle.joint import processes
 from circle.learner import CircleClassifier
+from circle.method import Method, Step, Steps
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset
 from circle.registry import list_methods
 
 if TYPE_CHECKING:
-    from circle.benchmark.joint_method import JointCircle
-    from circle.distributed import Team
+    from circle.benchmark.distributed_method import JointCircle
+    from circle.distributed.team import Team
 
 RivalFlags = Annotated[
     part_flags("method", list_methods(), named=False) | None,
@@ -172,7 +172,7 @@ def bench_team(methods: Sequence[str], timeout_seconds: float) -> Iterator[Team 
     if processes.count() == 1:
         yield None
         return
-    from circle.distributed import joined_team
+    from circle.distributed.team import joined_team
 
     with joined_team("cpu", timeout_seconds) as team:
         rivals = [name for name in methods if name != campaign.CIRCLE]
@@ -195,8 +195,8 @@ def check_same_data(team: Team, stream: runner.Stream) -> None:
 
 def joint_method(job: campaign.Job, stream: runner.Stream, team: Team, shard: processes.Shard) -> JointCircle:
     """CIRCLE as all processes of a team run it."""
-    from circle.benchmark.joint_data import DataCircle
-    from circle.benchmark.joint_groups import GroupCircle
+    from circle.benchmark.distributed_data import DataCircle
+    from circle.benchmark.distributed_groups import GroupCircle
 
     assert job.classifier is not None
     if shard == "groups":

@@ -18,12 +18,12 @@ from circle.cli import command_line, console
 from circle.cli.bench_runs import RivalFlags, base_model, run_job, stage_bars, summaries
 from circle.cli.flags import ModelFlags, given
 from circle.config import check_names
+from circle.data.datasets import load_dataset
+from circle.data.fetching import cache_folder
+from circle.distributed import processes
 from circle.errors import CircleError
-from circle.joint import processes
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
-from circle.streams.datasets import load_dataset
-from circle.streams.fetching import cache_folder
 
 
 def tune(

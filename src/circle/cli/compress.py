@@ -14,10 +14,10 @@ from circle.compression import Compression, Validation, Wishes, compress_weights
 from circle.compression.measure import Timing
 from circle.compression.search import Step
 from circle.compression.wishes import Way
+from circle.data.sources import open_source
 from circle.errors import CircleError
 from circle.heads.packed import Weights
 from circle.learner import CircleClassifier
-from circle.streams.sources import open_source
 
 
 def compress(
@@ -93,8 +93,8 @@ def compress(
     if report is not None:
         console.write_json(report, _facts(result, model, images))
     if plot is not None:
-        from circle.benchmark.drawing import save
         from circle.compression.figure import compression_figure  # matplotlib takes a while to import
+        from circle.report.drawing import save
 
         save(compression_figure(result, f"{model.name}: what a smaller model costs"), plot, kind)
     _say_sizes(model, output)

@@ -23,9 +23,9 @@ from rich.progress import (
 from rich.text import Text
 
 from circle.checkpoint import atomic_path
+from circle.distributed import processes
 from circle.errors import CircleError
-from circle.joint import processes
-from circle.stopping import stop_requests as stop_requests
+from circle.machine import stop_requests as stop_requests
 
 
 def output() -> Console:

@@ -15,11 +15,11 @@ from rich.text import Text
 
 from circle import registry
 from circle.cli import console
+from circle.data import fetching
+from circle.data.datasets import load_dataset
+from circle.data.places import place
+from circle.data.unpacking import unpacked_here
 from circle.errors import CircleError
-from circle.streams import fetching
-from circle.streams.datasets import load_dataset
-from circle.streams.places import place
-from circle.streams.unpacking import unpacked_here
 
 app = App(name="data", help="List, fetch and describe data sets.")
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]

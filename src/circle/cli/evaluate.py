@@ -9,11 +9,11 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
+from circle.benchmark.evaluation import Evaluation
+from circle.benchmark.evaluation import evaluate as evaluate_source
 from circle.cli import console
-from circle.evaluation import Evaluation
-from circle.evaluation import evaluate as evaluate_source
+from circle.data.sources import open_source
 from circle.learner import CircleClassifier
-from circle.streams.sources import open_source
 
 
 def evaluate(

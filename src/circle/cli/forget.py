@@ -7,7 +7,7 @@ from pathlib import Path
 from circle import checkpoint
 from circle.cli import console
 from circle.learner import CircleClassifier
-from circle.teaching import class_pixels, find_label
+from circle.learning import class_pixels, find_label
 
 
 def forget(model: Path, label: str, /, *, images: Path | None = None) -> int:

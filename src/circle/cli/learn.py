@@ -13,10 +13,10 @@ from rich.console import Console
 from circle import checkpoint
 from circle.cli import console
 from circle.cli.flags import ModelFlags
-from circle.joint import processes
+from circle.data.sources import open_source
+from circle.distributed import processes
 from circle.learner import CircleClassifier
-from circle.streams.sources import open_source
-from circle.teaching import Lesson, teach
+from circle.learning import Lesson, teach
 
 
 def learn(
@@ -57,9 +57,9 @@ def learn(
     settings = settings or ModelFlags()
     out, err = console.output(), console.messages()
     if processes.count() > 1:
-        from circle.distributed import joined_team
-        from circle.joint.shares import ModelChoice
-        from circle.joint.teaching import learn_together
+        from circle.distributed.learning import learn_together
+        from circle.distributed.shares import ModelChoice
+        from circle.distributed.team import joined_team
 
         choice = ModelChoice(settings.new_model, lambda found: settings.check_against(found, model))
         with _watched(err) as (stop, report), joined_team(device, timeout_seconds, stop) as team:

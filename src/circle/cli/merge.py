@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from circle.cli import console
-from circle.teaching import merge_files
+from circle.learning import merge_files
 
 
 def merge(

@@ -10,11 +10,11 @@ import numpy as np
 from cyclopts import Parameter
 from rich.table import Column, Table
 
+from circle.benchmark.evaluation import probabilities
 from circle.cli import console
+from circle.data.sources import open_unlabelled
 from circle.errors import CircleError
-from circle.evaluation import probabilities
 from circle.learner import CircleClassifier
-from circle.streams.sources import open_unlabelled
 
 
 def predict(

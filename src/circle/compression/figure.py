@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from circle.benchmark.drawing import STYLES, dress, new_figure, safe_text
 from circle.compression.measure import Timing
 from circle.compression.search import Compression, Step
+from circle.report.drawing import STYLES, dress, new_figure, safe_text
 
 NAMES = {
     None: "as it is",

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from circle.benchmark.evaluation import readable_tiles
+from circle.data.sources import Source
 from circle.errors import CircleError
-from circle.evaluation import readable_tiles
 from circle.learner import CircleClassifier
-from circle.memory import require_memory
-from circle.streams.sources import Source
+from circle.machine import require_memory
 
 TIMED = 64  # images of the batch whose time is taken
 

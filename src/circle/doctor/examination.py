@@ -14,11 +14,11 @@ from packaging.requirements import Requirement  # comes with matplotlib, which n
 
 import circle
 from circle import registry
+from circle.data.fetching import cache_folder
+from circle.data.places import place
 from circle.doctor.finding import Finding
 from circle.errors import CircleError
-from circle.memory import available_memory, total_memory
-from circle.streams.fetching import cache_folder
-from circle.streams.places import place
+from circle.machine import available_memory, total_memory
 
 DISTRIBUTION = "circle-cil"
 LITTLE_MEMORY = 1_000_000_000  # preset `fast` learns in about half of it

@@ -10,12 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from circle import checkpoint
+from circle.data.sources import Source, Unlabelled, open_source, open_unlabelled
 from circle.errors import CircleError, UnreadableImageError
 from circle.export.checking import Agreement, Speed, agreement, import_onnxruntime, in_batches, random_images, speeds
 from circle.export.model import Layout, onnx_model
 from circle.extractors import ImageShape
 from circle.learner import CircleClassifier
-from circle.streams.sources import Source, Unlabelled, open_source, open_unlabelled
 
 
 @dataclass(frozen=True)

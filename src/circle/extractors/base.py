@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from circle import parallel
+from circle import machine
 from circle.config import Config
 from circle.errors import CircleError
 from circle.registry import entry
@@ -105,7 +105,7 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
                 tile = torch.cat([tile, filler])
             result[start : start + count] = extractor(tile)[:count]
 
-    parallel.run(
+    machine.run_jobs(
         [
             partial(job, extractor, result, start, length)
             for extractor, result in zip(extractors, results, strict=True)

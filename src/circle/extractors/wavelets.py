@@ -21,7 +21,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from circle import parallel
+from circle import machine
 
 GAIN = math.pi / 3.1415  # kymatio's pi has five digits; with this factor the two agree to rounding
 NEGLIGIBLE = 8.0  # standard deviations from the centre, where a Gaussian is 1e-14
@@ -34,7 +34,7 @@ def morlet_bank(height: int, width: int, scales: int, orientations: int) -> Tens
     def draw(scale: int, turn: int) -> None:
         bank[scale, turn] = morlet(height, width, scale, turn, orientations)
 
-    parallel.run([partial(draw, scale, turn) for scale in range(scales) for turn in range(orientations)])
+    machine.run_jobs([partial(draw, scale, turn) for scale in range(scales) for turn in range(orientations)])
     return bank
 
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
-from circle.second_moment import STRIP
 from circle.statistics import Statistics
+from circle.statistics.second_moment import STRIP
 
 
 def class_means(statistics: Statistics) -> Tensor:

@@ -13,7 +13,7 @@ from circle import linalg
 from circle.heads.base import Head, HeadConfig
 from circle.heads.covariance import class_covariance, class_means, pooled_covariance
 from circle.heads.scores import QuadraticScores
-from circle.memory import require_memory
+from circle.machine import require_memory
 from circle.statistics import Statistics
 
 

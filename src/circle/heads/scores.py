@@ -11,8 +11,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from circle import parallel
-from circle.unit_vectors import unit_vectors
+from circle import machine
+from circle.statistics.unit_vectors import unit_vectors
 
 CLASSES = 8  # that a core scores in one go
 
@@ -106,7 +106,7 @@ class QuadraticScores(Scores):
         scores = values.new_empty(len(self.means), values.shape[1])
         # Classes are independent: every core takes some of them.
         starts = range(0, len(self.means), CLASSES)
-        parallel.run([partial(self._score, values, scores, slice(start, start + CLASSES)) for start in starts])
+        machine.run_jobs([partial(self._score, values, scores, slice(start, start + CLASSES)) for start in starts])
         return scores.T
 
     def _score(self, values: Tensor, scores: Tensor, classes: slice) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from circle.data.sources import Sample
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.model_file import save_model
@@ -33,7 +34,6 @@ from circle.serve.limits import Limits
 from circle.serve.recovery import forgotten, journal_path, recover, subtracted
 from circle.serve.session import Picture, Session, encode_label, picture_frame
 from circle.statistics import check_room
-from circle.streams.sources import Sample
 
 HOLD_EVERY = 5  # one image in so many is held back, chosen by its content: the same image always stands on one side
 

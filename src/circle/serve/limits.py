@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from circle.data.contents import PIXELS, SECONDS
 from circle.errors import CircleError
 from circle.serve.errors import BusyError
-from circle.streams.contents import PIXELS, SECONDS
 
 MEGABYTE = 2**20
 LABEL = 64  # characters of a class's name

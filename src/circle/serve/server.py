@@ -11,10 +11,10 @@ from typing import Any
 from circle import checkpoint
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
+from circle.machine import stop_requests
 from circle.serve.gate import Gate, is_loopback
 from circle.serve.limits import Limits
 from circle.serve.service import Service
-from circle.stopping import stop_requests
 
 TOKEN = 16  # characters at least
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from circle.data.contents import ContentDecoder
+from circle.data.decode import ImageConfig
 from circle.learner import CircleClassifier
 from circle.model_file import save_model
 from circle.serve.classroom import Classroom, Lesson
@@ -20,8 +22,6 @@ from circle.serve.limits import ByteBudget, Limits
 from circle.serve.queues import Prediction, Predictor, Writer
 from circle.serve.snapshot import Refresher
 from circle.serve.uploads import read_upload
-from circle.streams.contents import ContentDecoder
-from circle.streams.decode import ImageConfig
 
 SNAPSHOT_SECONDS = 20.0  # that a change waits at most for the predictions to follow it
 

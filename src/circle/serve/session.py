@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from circle.data.decode import ImageConfig
 from circle.labels import decode_labels, encode_labels
 from circle.serve.journal import Frame, split
-from circle.streams.decode import ImageConfig
 
 HISTORY_BYTES = 8 * 2**20  # of pixels of the last lessons
 HELD_BYTES = 16 * 2**20  # of pixels of images held back

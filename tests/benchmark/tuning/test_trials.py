@@ -18,9 +18,9 @@ from circle.benchmark.tuning.trials import (
     points,
     rival_trial,
 )
+from circle.data.datasets import Dataset, ImageSet, load_dataset
 from circle.learner import CircleClassifier
 from circle.registry import entry
-from circle.streams.datasets import Dataset, ImageSet, load_dataset
 
 
 class Locked(ImageSet):

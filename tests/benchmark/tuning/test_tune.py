@@ -9,8 +9,8 @@ import pytest
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.tuning.trials import Held, changed_classifier, parameters_of
 from circle.benchmark.tuning.tune import CircleTuning, TuneRequest
+from circle.data.datasets import Dataset, load_dataset
 from circle.learner import CircleClassifier
-from circle.streams.datasets import Dataset, load_dataset
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from circle.benchmark.report_html import STYLE
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
 from circle.checkpoint import atomic_path
+from circle.report.html import STYLE
 
 PRESET, TRIALS, PAGE = "tuned.toml", "search.json", "search.html"
 

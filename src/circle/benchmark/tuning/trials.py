@@ -11,14 +11,14 @@ import numpy as np
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import campaign, selection
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.method import Task, predict
-from circle.benchmark.protocol import task_sizes
 from circle.benchmark.runner import Stream
+from circle.data.datasets import Dataset, Selection
+from circle.data.tasks import task_sizes
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
 from circle.learner import CircleClassifier
+from circle.method import Task, predict
 from circle.registry import entry, resolve
-from circle.streams.datasets import Dataset, Selection
 
 POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
 

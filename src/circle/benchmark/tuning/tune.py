@@ -11,17 +11,17 @@ from circle.baselines.budget import fit_budget
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import campaign
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.protocol import task_sizes
 from circle.benchmark.runner import Stream
 from circle.benchmark.tuning import trials
 from circle.benchmark.tuning.search import Sampler, Search, Trial, check_basis
 from circle.benchmark.tuning.spaces import ENSEMBLE, SIZES, Stage, member_space, rival_changes, rival_stages
 from circle.benchmark.tuning.trials import Held, Outcome, Watch
 from circle.config import check_names
+from circle.data.datasets import Dataset
+from circle.data.tasks import task_sizes
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import resolve
-from circle.streams.datasets import Dataset
 
 RESNET_18 = 11_168_832  # parameters that the rivals' networks have
 LOOSE = 0.5  # tolerance where no number of parameters was asked for

@@ -1,0 +1,1 @@
+"""Several processes or machines under torchrun: shards in, one all_reduce out."""

@@ -1,0 +1,192 @@
+"""Teach a model file from a source of labelled images: checkpoints, interruption, no image twice."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from circle import checkpoint
+from circle.data.decode import ImageConfig
+from circle.data.sources import Sample, Source, open_source, open_unlabelled
+from circle.errors import CircleError, UnreadableImageError
+from circle.labels import check_one_kind
+from circle.learner import CircleClassifier
+from circle.machinery import TILE
+from circle.statistics import check_room
+
+
+@dataclass
+class Lesson:
+    """What came of one run of :func:`teach`."""
+
+    total: int
+    learned: int = 0
+    known: int = 0
+    unreadable: list[str] = field(default_factory=list)
+    stopped: bool = False
+
+    @property
+    def looked_at(self) -> int:
+        return self.learned + self.known + len(self.unreadable)
+
+
+def teach(
+    path: Path,
+    source: Source,
+    model: CircleClassifier,
+    *,
+    strict: bool = False,
+    checkpoint_seconds: float = 30.0,
+    should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[Lesson], None] = lambda lesson: None,
+) -> Lesson:
+    """Learn all images of ``source`` that ``model``, the one at ``path`` or a new one, has not learned yet.
+
+    The model is written to ``path`` at the end, when ``should_stop`` says so, and in between at most every
+    ``checkpoint_seconds``. Statistics and ledger are in one file that is replaced in one step, so a process killed
+    at any moment leaves a model that knows exactly which images it has learned.
+
+    An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
+    and the first unreadable one is an error that leaves the model unchanged.
+    """
+    lesson = Lesson(len(source))
+    image = check_lesson(source, model)
+    if strict:
+        for sample in source:
+            sample.pixels(image)
+    saved = time.monotonic()
+    for tile in _tiles(source, model, image, lesson, should_stop, report):
+        learn_tile(model, [(pixels, sample) for pixels, sample, _ in tile])
+        for _, sample, digest in tile:
+            model.ledger_.add(sample.label, digest)
+        lesson.learned += len(tile)
+        report(lesson)
+        if time.monotonic() - saved >= checkpoint_seconds:
+            model.save(path)
+            saved = time.monotonic()
+    if lesson.learned:
+        model.save(path)
+    check_outcome(lesson, source)
+    return lesson
+
+
+def check_lesson(source: Source, model: CircleClassifier) -> ImageConfig:
+    """Refuse a source that the model cannot learn before any of its images is read; the shape they are brought to."""
+    known = list(model.classes_) if hasattr(model, "classes_") else []
+    check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *source.labels])
+    image = model.input_config()
+    check_room(model.prepare(image).statistics_, source.labels)
+    return image
+
+
+def check_outcome(lesson: Lesson, source: Source) -> None:
+    """Whoever had images to learn and could read none wants to know."""
+    if not lesson.learned and not lesson.known and not lesson.stopped:
+        first = lesson.unreadable[0] if lesson.unreadable else "no image"
+        raise CircleError(f"{source.path}: none of {lesson.total} images is readable ({first}); nothing was learned")
+
+
+def learn_tile(model: CircleClassifier, tile: Sequence[tuple[np.ndarray, Sample]]) -> None:
+    """Learn images given as pixels uint8 [C, H, W], with the sample that each comes from."""
+    model.partial_fit(torch.from_numpy(np.stack([pixels for pixels, _ in tile])), [sample.label for _, sample in tile])
+
+
+def _tiles(
+    source: Source,
+    model: CircleClassifier,
+    image: ImageConfig,
+    lesson: Lesson,
+    should_stop: Callable[[], bool],
+    report: Callable[[Lesson], None],
+) -> Iterator[list[tuple[np.ndarray, Sample, bytes]]]:
+    """Readable images that were not learned yet, a working set at a time."""
+    occurrences: Counter[bytes] = Counter()
+    tile: list[tuple[np.ndarray, Sample, bytes]] = []
+    for sample in source:
+        if should_stop():
+            lesson.stopped = True
+            break
+        try:
+            digest = numbered(sample.digest(), occurrences)
+            if (sample.label, digest) in model.ledger_:
+                lesson.known += 1
+                if lesson.known % TILE == 0:
+                    report(lesson)
+                continue
+            tile.append((sample.pixels(image), sample, digest))
+        except UnreadableImageError as error:
+            lesson.unreadable.append(str(error))
+        if len(tile) == TILE:
+            yield tile
+            tile = []
+    if tile:
+        yield tile
+
+
+def numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
+    """Tell copies of an image within one source apart, so that they count as often as they are given."""
+    occurrences[digest] += 1
+    number = occurrences[digest]
+    return digest if number == 1 else hashlib.blake2b(digest + number.to_bytes(8, "little"), digest_size=16).digest()
+
+
+def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier, int]:
+    """Merge model files into a new one; also the number of images that more than one of them had learned.
+
+    The output may be one of the inputs: its lock is held from before the first is read, so no lesson is lost between.
+    """
+    with checkpoint.exclusive(output):
+        model = CircleClassifier.load(inputs[0])
+        # A journal lies beside the file that it belongs to, so only that file keeps the mark of its lessons.
+        mark = model._journal_mark if _are_one(inputs[0], output) else None
+        twice = 0
+        for path in inputs[1:]:
+            other = CircleClassifier.load(path)
+            mark = other._journal_mark if _are_one(path, output) else mark
+            twice += model.ledger_.overlap(other.ledger_)
+            try:
+                model.merge(other)
+            except CircleError as error:
+                raise CircleError(f"{inputs[0]} and {path}: {error}") from error
+        model._journal_mark = mark
+        model.save(output)
+    return model, twice
+
+
+def _are_one(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)
+
+
+def find_label(model: CircleClassifier, text: str) -> Hashable:
+    """The class that a word on the command line means: labels may be strings or numbers."""
+    for label in model.statistics_[0].classes if model.statistics_ else []:
+        if str(label) == text:
+            return label
+    model._require_learning()
+    raise CircleError(f"class {text!r} is not in the model; it has {', '.join(map(str, model.classes_[:10]))}")
+
+
+def class_pixels(path: Path, label: Hashable, model: CircleClassifier) -> torch.Tensor:
+    """All images of one class, uint8 [N, C, H, W], from its own folder or from data with a folder per class."""
+    try:
+        samples: list[Sample] = [sample for sample in open_source(path) if sample.label == label]
+    except CircleError:
+        samples = list(open_unlabelled(path))
+    if not samples:
+        raise CircleError(f"{path}: no images of class {label!r} in it")
+    image, pixels, reason = model.input_config(), [], ""
+    for sample in samples:
+        try:
+            pixels.append(sample.pixels(image))
+        except UnreadableImageError as error:  # it was skipped when the class was learned, too
+            reason = reason or str(error)
+    if not pixels:
+        raise CircleError(f"{path}: none of {len(samples)} images is readable ({reason}); nothing was forgotten")
+    return torch.from_numpy(np.stack(pixels))

@@ -1,0 +1,159 @@
+"""The figures of a report: mean lines with the standard deviation over seeds shaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+
+from circle.benchmark.metrics import StreamRecord
+from circle.report.cells import Cell, Curve, Summary
+from circle.report.drawing import STYLES, dress, new_figure, safe_text
+
+LINES = len(STYLES)  # more would not be told apart
+MARKERS = 10  # on a line, however many tasks there are
+
+
+def stream_figure(cells: Sequence[Cell], title: str) -> Figure | None:
+    """Accuracy on all classes seen so far, against the number of classes seen."""
+    return _over_stream(cells, title, "accuracy on all classes seen (%)", lambda record: record.accuracy_after_task)
+
+
+def first_task_figure(cells: Sequence[Cell], title: str) -> Figure | None:
+    """Accuracy on the classes of the first task, against the number of classes seen."""
+    return _over_stream(cells, title, "accuracy on the first task (%)", lambda record: record.first_task_accuracy)
+
+
+def wall_clock_figure(cells: Sequence[Cell], title: str) -> Figure | None:
+    """Accuracy on all classes seen so far, against the seconds of learning that it took, on a log axis."""
+    curves = _curves(cells, lambda record: record.accuracy_after_task)
+    if not curves:
+        return None
+    figure, axes = _start(title)
+    for number, ((label, curve), style) in enumerate(zip(curves.items(), cycle(STYLES), strict=False)):
+        seconds = np.maximum(curve.learning_seconds, 1e-3)  # a log axis has no zero
+        _line(axes, seconds, curve.mean, curve.std, label, style, number)
+    axes.set_xscale("log")
+    first, last = axes.get_xlim()
+    # Powers of ten alone would leave a short axis with one number or none.
+    axes.xaxis.set_major_locator(LogLocator(subs=(1,) if last / first > 100 else (1, 2, 5)))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("seconds of learning, evaluation not counted (log scale)")
+    axes.set_ylabel("accuracy on all classes seen (%)")
+    _finish(figure, axes)
+    return figure
+
+
+def ensembling_figure(cells: Sequence[Cell], title: str) -> Figure | None:
+    """Average incremental accuracy against k for fixed m, and against m for fixed k; lines need two points."""
+    values: dict[tuple[int, int], Summary] = {}
+    for cell in cells:
+        summary = cell.summary(lambda record: record.average_incremental_accuracy)
+        if summary:
+            values[cell.config["groups"], cell.config["members"]] = summary
+    panels = [_sweep(values, fixed=1), _sweep(values, fixed=0)]
+    names = [("k (heads)", "m"), ("m (members of a head)", "k")]
+    shown = [(lines, *name) for lines, name in zip(panels, names, strict=True) if lines]
+    if not shown:
+        return None
+    figure = new_figure(4.6 * len(shown) + 0.6, 4.4)
+    figure.suptitle(safe_text(title, 90), fontsize=11)
+    all_axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (lines, varying, fixed) in zip(all_axes, shown, strict=True):
+        for number, ((held, points), style) in enumerate(zip(lines.items(), cycle(STYLES), strict=False)):
+            places = np.array([place for place, _ in points], dtype=float)
+            means = np.array([summary.mean for _, summary in points])
+            stds = np.array([np.nan if summary.std is None else summary.std for _, summary in points])
+            _line(axes, places, means, stds, f"{fixed} = {held}", style, number)
+        ticks = sorted({place for points in lines.values() for place, _ in points})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel(varying)
+        dress(axes)
+        # Below the panel, where it covers no line.
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": min(4, len(lines))}
+        axes.legend(**place, frameon=False, handlelength=3.5, fontsize=8)
+    all_axes[0].set_ylabel("average incremental accuracy (%)")
+    return figure
+
+
+def choose(cells: Sequence[Cell], variants: Sequence[Cell]) -> list[Cell]:
+    """At most as many cells as lines can be told apart, CIRCLE first: the first line lies on top.
+
+    Variants that an ablation made are the first to be left out, and then the least accurate.
+    """
+
+    def worth(cell: Cell) -> tuple[bool, float]:
+        summary = cell.summary(lambda record: record.average_incremental_accuracy)
+        return cell in variants, -(summary.mean if summary else 0.0)
+
+    kept = sorted(cells, key=worth)[:LINES]
+    by_method = sorted(kept, key=lambda cell: cell.rank, reverse=True)
+    return sorted(by_method, key=lambda cell: cell in variants)
+
+
+def _over_stream(
+    cells: Sequence[Cell], title: str, what: str, metric: Callable[[StreamRecord], np.ndarray]
+) -> Figure | None:
+    curves = _curves(cells, metric)
+    if not curves:
+        return None
+    figure, axes = _start(title)
+    for number, ((label, curve), style) in enumerate(zip(curves.items(), cycle(STYLES), strict=False)):
+        _line(axes, curve.classes_seen, curve.mean, curve.std, label, style, number)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 5, 10], integer=True))
+    axes.set_xlabel("classes seen")
+    axes.set_ylabel(what)
+    axes.set_xlim(left=0)
+    _finish(figure, axes)
+    return figure
+
+
+def _curves(cells: Sequence[Cell], metric: Callable[[StreamRecord], np.ndarray]) -> dict[str, Curve]:
+    """By label; methods that were stopped before the first task ended have none."""
+    return {cell.label: curve for cell in cells if (curve := cell.curve(metric))}
+
+
+def _sweep(values: dict[tuple[int, int], Summary], fixed: int) -> dict[int, list[tuple[int, Summary]]]:
+    """For each value of one of (k, m) that has at least two of the other: (other, result) in ascending order."""
+    lines: dict[int, list[tuple[int, Summary]]] = {}
+    for place, summary in sorted(values.items()):
+        lines.setdefault(place[fixed], []).append((place[1 - fixed], summary))
+    kept = {held: points for held, points in sorted(lines.items()) if len(points) > 1}
+    return dict(list(kept.items())[-LINES:])
+
+
+def _start(title: str) -> tuple[Figure, Axes]:
+    figure = new_figure(6.6, 4.6)
+    axes = figure.subplots()
+    dress(axes, safe_text(title, 80))
+    return figure, axes
+
+
+def _line(axes: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray, label: str, style: dict, number: int) -> None:
+    """A mean line with its band; markers thin out on long streams and start at different places on each line."""
+    every = max(1, -(-len(x) // MARKERS))
+    marked = sorted({*range((number * every) // LINES, len(x), every), len(x) - 1})
+    look = {**style, "markersize": 0.7 * style["markersize"], "markeredgewidth": 1.3, "markerfacecolor": "white"}
+    axes.plot(x, mean, label=safe_text(label), markevery=marked, linewidth=1.7 if len(x) <= 100 else 1.2, **look)
+    if not np.isnan(std).all():
+        band = {"color": style["color"], "alpha": 0.2, "linewidth": 0, "zorder": style["zorder"] - 2}
+        low, high = np.clip(mean - std, 0, 100), np.clip(mean + std, 0, 100)
+        axes.fill_between(x, low, high, where=~np.isnan(std), **band)
+
+
+def _finish(figure: Figure, axes: Axes) -> None:
+    """From zero to a little above the highest line, and the legend below, where it covers nothing."""
+    top = max(float(np.nanmax(np.asarray(line.get_ydata(), dtype=float))) for line in axes.get_lines())
+    axes.set_ylim(-0.03 * max(top, 1), min(104, 1.12 * max(top, 1)))
+    handles, names = axes.get_legend_handles_labels()
+    longest = max(map(len, names))
+    columns = 1 if longest > 40 else 2 if longest > 18 else 3
+    look = {"frameon": False, "handlelength": 4, "fontsize": 8.5}
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, **look)

@@ -1,0 +1,109 @@
+"""Images in every form that Python users have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from circle.data.batches import ImageBatch, ImageWish
+from circle.data.decode import ImageConfig
+from circle.errors import CircleError
+
+ANY = ImageWish(None, None, "crop", 255)
+RANDOM = np.random.default_rng(0)
+COLOUR = RANDOM.integers(0, 256, (5, 6, 6, 3), dtype=np.uint8)
+GREY = COLOUR[..., 0]
+
+
+def converted(images: object, config: object = ANY, resize: bool = False) -> torch.Tensor:
+    batch = ImageBatch(images, config, resize=resize)  # pyright: ignore[reportArgumentType]
+    batch.check()
+    return torch.cat([batch.tile(start, start + 2) for start in range(0, len(batch), 2)])
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        COLOUR,
+        COLOUR.reshape(5, -1),
+        COLOUR.astype(np.int64),
+        COLOUR.astype(np.float32) / 255,
+        COLOUR.astype(np.uint16) * 257,
+        torch.from_numpy(COLOUR).permute(0, 3, 1, 2),
+        torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255,
+        list(COLOUR),
+        list(torch.from_numpy(COLOUR).permute(0, 3, 1, 2)),
+        COLOUR[:, ::-1][:, ::-1],
+    ],
+    ids=["uint8", "flat", "int64", "float", "uint16", "tensor", "float tensor", "list", "tensor list", "strided"],
+)
+def test_forms_of_the_same_images(images: object) -> None:
+    expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255
+    found = converted(images)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, expected, atol=1e-7)
+
+
+def test_grey_forms() -> None:
+    expected = torch.from_numpy(GREY)[:, None].float() / 255
+    for images in (GREY, GREY[..., None], GREY.reshape(5, -1), torch.from_numpy(GREY)):
+        assert torch.equal(converted(images), expected)
+    assert torch.equal(converted(GREY > 99), (expected > 99 / 255).float())
+
+
+def test_pictures() -> None:
+    pictures = [Image.fromarray(image) for image in COLOUR]
+    expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255
+    wish = ImageWish((6, 6), None, "crop", 255)
+    assert torch.equal(converted(pictures, wish), expected)
+    assert converted(pictures).shape == (5, 3, 32, 32)
+    assert converted(pictures[0]).shape == (1, 3, 32, 32)
+    mixed = [Image.new("L", (9, 4)), np.zeros((50, 20, 3), np.uint8)]
+    assert converted(mixed, ImageWish((8, 8), 1, "pad", 0)).shape == (2, 1, 8, 8)
+
+
+def test_arrays_are_resized_only_on_request() -> None:
+    config = ImageConfig(height=8, width=4, channels=3)
+    assert converted(COLOUR, config, resize=True).shape == (5, 3, 8, 4)
+    assert converted(COLOUR / 255.0, config, resize=True).shape == (5, 3, 8, 4)
+    with pytest.raises(CircleError, match=r"6 x 6 pixels .*the model takes 8 x 4"):
+        converted(COLOUR, config)
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (np.full((2, 4, 4), np.nan), "NaN"),
+        (np.full((2, 4, 4), np.inf), "infinity"),
+        (np.full((2, 4, 4), 2.0), "from 2 to 2: expected 0 to 1"),
+        (np.full((2, 4, 4), -0.1), "expected 0 to 1"),
+        (np.full((2, 4, 4), 300), "expected 0 to 255"),
+        (np.zeros((2, 3, 32, 32)), "at most 16 channels"),
+        (np.zeros((2, 7)), "not a square image"),
+        (np.zeros((0, 4, 4)), "0 sample"),
+        (np.zeros((2, 4, 4), complex), "Complex"),
+        (np.array([["a", "b"]]), "expected numbers"),
+        (np.zeros(9), "Reshape your data"),
+        (np.zeros((1, 2, 3, 4, 5)), "expected"),
+        (["a.jpg"], "array of numbers"),
+        (7, "expected an array"),
+        ([Image.new("L", (4, 4)), "x"], "image 1 is a str"),
+    ],
+)
+def test_bad_images(images: object, words: str) -> None:
+    with pytest.raises(CircleError, match=words):
+        converted(images)
+
+
+def test_wrong_channels() -> None:
+    with pytest.raises(CircleError, match="1 channels .*the model takes 3"):
+        converted(GREY, ImageConfig(height=6, width=6, channels=3))
+
+
+def test_the_last_bad_value_of_many_is_found() -> None:
+    images = np.zeros((3000, 2, 2), np.float32)
+    images[-1, 1, 1] = np.nan
+    with pytest.raises(CircleError, match="NaN"):
+        ImageBatch(images, ANY, resize=False).check()

@@ -1,0 +1,43 @@
+"""A model file in shares of its groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from circle import CircleClassifier, checkpoint
+from circle.distributed.model_parts import joined, share_bounds, share_of
+from circle.errors import CircleError
+from circle.model_file import learning_contents, restored
+
+
+def test_bounds_leave_nothing_out() -> None:
+    assert share_bounds(4, 4) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert share_bounds(7, 3) == [(0, 2), (2, 4), (4, 7)]
+    with pytest.raises(CircleError, match="3 processes for 2 groups"):
+        share_bounds(2, 3)
+
+
+def test_shares_are_models_and_make_up_the_whole(tmp_path: Path, tiny: Any, stream: Any) -> None:
+    images, labels = stream
+    model = tiny(groups=3, image_size=16).partial_fit(images[:60], labels[:60])
+    model.forget(2)
+    model.ledger_.add(1, bytes(16))
+    header, tensors = learning_contents(model)
+    cut = [share_of(header, tensors, *bounds) for bounds in share_bounds(3, 2)]
+    shares = [restored(CircleClassifier, *contents, "cpu", tmp_path) for contents in cut]
+    assert [share.statistics_ for share in shares] == [model.statistics_[:1], model.statistics_[1:]]
+    assert [len(share.ledger_) for share in shares] == [1, 0]
+    for share in (model, *shares):
+        share.partial_fit(images[60:], labels[60:])
+    whole_header, whole = joined([learning_contents(share) for share in shares])
+    header, tensors = learning_contents(model)
+    assert whole_header == header
+    assert whole.keys() == tensors.keys()
+    assert all(torch.equal(whole[name], tensors[name]) for name in whole)
+    checkpoint.write(tmp_path / "joined", whole, whole_header)
+    model.save(tmp_path / "saved")
+    assert (tmp_path / "joined").read_bytes() == (tmp_path / "saved").read_bytes()
