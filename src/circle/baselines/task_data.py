@@ -48,8 +48,10 @@ class Pending:
 
 def channels_first(images: np.ndarray) -> Tensor:
     """uint8 [N, H, W] or [N, H, W, C] to uint8 [N, C, H, W]."""
-    pixels = torch.from_numpy(np.ascontiguousarray(images))
-    return pixels.unsqueeze(1) if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2).contiguous()
+    pixels = torch.from_numpy(np.ascontiguousarray(images if images.ndim == 4 else images[..., None]))
+    pixels = pixels.permute(0, 3, 1, 2)
+    # Into fresh memory: an axis of one channel may keep odd strides, from which PyTorch chooses other kernels.
+    return torch.empty(pixels.shape, dtype=pixels.dtype).copy_(pixels)
 
 
 def one_thread(job: Callable[[], None]) -> None:
