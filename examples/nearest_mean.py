@@ -16,7 +16,7 @@ from torch import Tensor
 from circle.baselines.frozen import FrozenMethod
 from circle.baselines.networks import unit_rows
 from circle.baselines.settings import FrozenConfig
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.registry import register
 

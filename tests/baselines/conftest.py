@@ -28,7 +28,7 @@ def make_method() -> MakeMethod:
 
     def make(name: str, seed: int = 0, epochs: int = 2, **changes: Any) -> Any:
         registered = entry("method", name)
-        wishes = {
+        settings = {
             "width": 4,
             "batch_size": 16,
             "epochs": epochs,
@@ -42,7 +42,7 @@ def make_method() -> MakeMethod:
             "augmentations": ("crop", "flip"),
         }
         known = registered.config.field_names()
-        chosen = {setting: value for setting, value in wishes.items() if setting in known}
+        chosen = {setting: value for setting, value in settings.items() if setting in known}
         return registered.part(registered.config().replace(**{**chosen, **changes}), seed=seed)
 
     return make

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from circle.baselines.acil import ACIL, ACILConfig
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.errors import CircleError
 from circle.heads.ridge import RecursiveLeastSquares
 from circle.method import Task

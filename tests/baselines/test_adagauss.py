@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from circle.baselines.adagauss import AdaGauss, AdaGaussConfig
-from circle.baselines.task_data import TaskData, count_parameters
+from circle.baselines.trainer import TaskData, count_parameters
 from circle.benchmark.state import load_state, same_state, save_state
 from circle.errors import CircleError
 from circle.method import Images, Step, Task
@@ -180,7 +180,7 @@ def test_heads_are_dropped(make: MakeAdaGauss, make_tasks: MakeTasks) -> None:
     assert count_parameters(network) == 11_168_832 + 512 * 64 + 64
 
 
-def test_the_former_network_stays_as_it_was(
+def test_the_previous_network_stays_as_it_was(
     make: MakeAdaGauss, make_tasks: MakeTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights, averages of batch norm, and evaluation mode, in all stages."""
@@ -223,8 +223,8 @@ def test_taken_up_again_in_the_second_task(
 ) -> None:
     """In another object. Batches have fewer samples than features have values: those mended are counted on."""
     first, second = make_tasks()
-    wishes = {"network": "resnet18", "feature_size": 20, "turned": False}
-    whole, method = make(**wishes), make(**wishes)
+    settings = {"network": "resnet18", "feature_size": 20, "turned": False}
+    whole, method = make(**settings), make(**settings)
     for each in (whole, method):
         each.learn(first)
     caplog.clear()
@@ -248,7 +248,7 @@ def test_taken_up_again_in_the_second_task(
     saved = load_state(tmp_path / "state")[0]
     parts = {name.partition(".")[0] for name in saved["pending"]["extra"]}
     assert parts == {"head", "network", "distiller", "adapter"}
-    resumed = make(**wishes, seed=9)
+    resumed = make(**settings, seed=9)
     resumed.load_state_dict(saved)
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="circle.baselines.adagauss"):

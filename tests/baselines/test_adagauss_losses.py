@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from circle.baselines.adagauss import AdaGauss, AdaGaussConfig, collapse
 from circle.baselines.optimisers import Training
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.benchmark.state import same_state
 from circle.method import Images, Step, Task
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from circle.baselines.adc import ADC, ADCConfig, pulled
 from circle.baselines.networks import CosineHead
 from circle.baselines.optimisers import Optimiser
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
@@ -161,7 +161,7 @@ def test_means_follow_the_drift(make_method: MakeMethod, monkeypatch: pytest.Mon
         before, former = method.bank.means.numpy().copy(), network.weight.detach().numpy().copy()
 
         def drift(data: TaskData, network: Squashed = network, seed: int = seed) -> None:
-            """What training would do: the former network is kept already."""
+            """What training would do: the previous network is kept already."""
             with torch.no_grad():
                 network.weight.add_(Squashed(48, 3, 100 + seed).weight, alpha=0.5)
 

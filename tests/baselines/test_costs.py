@@ -23,9 +23,9 @@ COURSE = Course([100, 50, 50], [2, 1, 1])
 
 def small(name: str, **changes: Any) -> TrainerConfig:
     config = entry("method", name).config()
-    wishes = {"network": "convnet", "width": 4, "batch_size": 16, "buffer_size": 16, "feature_size": 4}
-    wishes |= {"draws": 100, "pulled_images": 20}
-    known = {setting: value for setting, value in wishes.items() if setting in config.field_names()}
+    settings = {"network": "convnet", "width": 4, "batch_size": 16, "buffer_size": 16, "feature_size": 4}
+    settings |= {"draws": 100, "pulled_images": 20}
+    known = {setting: value for setting, value in settings.items() if setting in config.field_names()}
     return config.replace(**{**known, **changes})  # pyright: ignore[reportReturnType]
 
 
@@ -62,7 +62,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> Iterator[Operations]:
     _probe.cache_clear()
     with Operations() as counter:
         clock = SimpleNamespace(perf_counter=lambda: counter.count, process_time=lambda: counter.count)
-        monkeypatch.setattr("circle.baselines.clock.time", clock)
+        monkeypatch.setattr("circle.baselines.trainer.time", clock)
         yield counter
     _probe.cache_clear()
 
@@ -100,9 +100,9 @@ def test_a_drawn_feature_costs_less_than_an_image(operations: Operations) -> Non
 @pytest.mark.parametrize("name", list_methods())
 def test_what_learning_takes_is_foreseen(name: str, operations: Operations) -> None:
     """Heads grow and last batches are small; a missing stage or a wrong unit is further off than that."""
-    wishes = {"initial_epochs": 2, "epochs": 2, "balanced_epochs": 4}
+    settings = {"initial_epochs": 2, "epochs": 2, "balanced_epochs": 4}
     known = entry("method", name).config.field_names()
-    config, tasks = small(name, **{name: value for name, value in wishes.items() if name in known}), 4
+    config, tasks = small(name, **{name: value for name, value in settings.items() if name in known}), 4
     method = entry("method", name).part(config, seed=0)
     expected = probe(config, ImageShape(1, 32, 32)).total(config, Course([100] * tasks, [2] * tasks))
     started = operations.count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from circle.baselines.expanders import mixed_pairs, rotated
+from circle.baselines.augmentation import mixed_pairs, rotated
 
 
 def images(count: int, side: int = 5) -> torch.Tensor:

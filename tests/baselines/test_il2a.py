@@ -17,7 +17,7 @@ from torch import Tensor
 from circle.baselines import il2a
 from circle.baselines.il2a import IL2A, IL2AConfig, spread_logits
 from circle.baselines.optimisers import Optimiser, Training
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task

@@ -1,4 +1,4 @@
-"""What PASS and IL2A share: the distance to former features, means that never move, and when the rate falls."""
+"""What PASS and IL2A share: the distance to previous features, means that never move, and when the rate falls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from circle.baselines.optimisers import Optimiser
 from circle.baselines.prototypes import PrototypeMethod
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.benchmark.state import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from circle.baselines.augmentation import random_crop, random_flip
 from circle.baselines.finetune import FineTuneConfig
 from circle.baselines.optimisers import Training
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod
 from circle.benchmark.state import load_state, same_state, save_state
 from circle.method import Step, Task
 
@@ -45,7 +44,7 @@ class Gate(nn.Module):
 
 
 class Gated(TrainedMethod[FineTuneConfig]):
-    """A head on gated features; the gate is for one task alone, and the former network pulls after the first."""
+    """A head on gated features; the gate is for one task alone, and the previous network pulls after the first."""
 
     config_type = FineTuneConfig
     keeps: ClassVar[Literal["nothing", "means", "covariances"]] = "covariances"
@@ -58,7 +57,7 @@ class Gated(TrainedMethod[FineTuneConfig]):
     def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
         self.made.append((generator, generator.get_state()))
         modules: dict[str, nn.Module] = {"gate": Gate(self.network.size, generator)}
-        return {**modules, "network": self.former_network()} if self.tasks else modules
+        return {**modules, "network": self.previous_network()} if self.tasks else modules
 
     def begin(self, data: TaskData) -> None:
         self.begun.append(copy.deepcopy(dict(self.extra.state_dict())))

@@ -12,7 +12,7 @@ from circle import linalg
 from circle.baselines.frozen import FrozenMethod
 from circle.baselines.networks import GrowingHead, LinearHead
 from circle.baselines.settings import FrozenConfig
-from circle.baselines.task_data import TaskData, count_parameters
+from circle.baselines.trainer import TaskData, count_parameters
 from circle.config import option
 from circle.extractors import ParameterCount
 from circle.registry import register
@@ -105,6 +105,15 @@ class ACIL(BufferMethod[ACILConfig]):
 
     The published recursion R <- R - R H^T (I + H R H^T)^{-1} H R with R_0 = I / gamma is the same W (tested); sums
     are exact in any order and need one factorisation a task. The first task is learned like every other.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = ACIL(ACILConfig(network="convnet", width=4, initial_epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = ACILConfig

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from circle import linalg
+from circle.baselines.augmentation import ROTATIONS, rotated
 from circle.baselines.class_bank import ClassBank, covariance_of
 from circle.baselines.distillation import FeatureMap
-from circle.baselines.expanders import ROTATIONS, rotated
 from circle.baselines.networks import Backbone, LinearHead, Narrowed, build_backbone, unit_rows
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import EvenConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Losses, Stage, TrainedMethod
+from circle.baselines.trainer import Losses, Stage, TaskData, TrainedMethod
 from circle.config import option
 from circle.heads.mahalanobis import correlations
 from circle.registry import register
@@ -71,7 +70,7 @@ class AdaGaussConfig(EvenConfig):
     weight_decay: float = option(5e-4, "added to the gradient, times the weights")
     feature_size: int = option(64, "s: values of a feature vector")
     turned: bool = option(True, "whether turned images are classes of their own in the first task")
-    distillation_weight: float = option(10.0, "lambda: weight of the distance to the former features, through a map")
+    distillation_weight: float = option(10.0, "lambda: weight of the distance to the previous features, through a map")
     spread_weight: float = option(1.0, "alpha: weight of the term that keeps the features from collapsing")
     spread_limit: float = option(1.0, "beta: deviation from which on it asks for no more")
     multiplier: int = option(32, "hidden units of the maps, per value of a feature vector")
@@ -109,6 +108,15 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
 
     R_c the correlations of S_c + 3 mean(diag S_c) I. Diagnostics of the official code that read the images of earlier
     tasks are left out.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = AdaGauss(AdaGaussConfig(network="convnet", width=4, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = AdaGaussConfig
@@ -135,7 +143,7 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         if self.tasks == 0:
             return {"head": head}
         maps = [FeatureMap(config.feature_size, generator, config.multiplier) for _ in range(2)]
-        return {"head": head, "network": self.former_network(), "distiller": maps[0], "adapter": maps[1]}
+        return {"head": head, "network": self.previous_network(), "distiller": maps[0], "adapter": maps[1]}
 
     def stages(self) -> Sequence[Stage]:
         stages: list[Stage] = [("warm-up", self._warm_up), ("train", self._train)]
@@ -223,7 +231,9 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
             }
 
         training = Training(
-            *(max(1, int(ADAPTER_SHARE * config.epochs)), config.batch_size, config.adapter_learning_rate),
+            epochs=max(1, int(ADAPTER_SHARE * config.epochs)),
+            batch_size=config.batch_size,
+            learning_rate=config.adapter_learning_rate,
             weight_decay=config.weight_decay,
             milestones=config.adapter_milestones,
             drop_last=True,

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from circle.baselines.lwf import DistilledMethod, LwFConfig
 from circle.baselines.networks import CosineHead, GrowingHead, unit_rows
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage
+from circle.baselines.trainer import Stage, TaskData
 from circle.config import option
 from circle.registry import register
 
@@ -66,6 +65,15 @@ class ADC(DistilledMethod[ADCConfig]):
 
     The images are one augmented copy of the task's, kept as bytes, and clipped to its smallest and largest pixel.
     A sample is given to the nearest mean, features and means of length one.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = ADC(ADCConfig(network="convnet", width=4, initial_epochs=1, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = ADCConfig
@@ -86,10 +94,10 @@ class ADC(DistilledMethod[ADCConfig]):
         self.bank.describe(data.columns, self.features(data.pixels))
 
     def _follow_drift(self, data: TaskData) -> None:
-        config, former, network = self.config, self.extra["network"], self.network.eval()
+        config, previous, network = self.config, self.extra["network"], self.network.eval()
         copies = self.augmented_copy(data.pixels)
         bounds = self.inputs(torch.stack([copies.min(), copies.max()]), augmented=False)
-        features = self.features(copies, former)
+        features = self.features(copies, previous)
         old = self.bank.means[: data.classes_before]
         present = set(data.present.tolist())
         for column in range(data.classes_before):
@@ -98,12 +106,12 @@ class ADC(DistilledMethod[ADCConfig]):
             mean = old[column].to(features)
             nearest = (features - mean).square().sum(1).argsort(stable=True)[: config.pulled_images]
             unmoved = self.inputs(copies[nearest.cpu()], augmented=False)
-            moved = pulled(former, unmoved, mean, config.pull, config.pulls, bounds)
+            moved = pulled(previous, unmoved, mean, config.pull, config.pulls, bounds)
             with torch.no_grad():
-                before = former(moved)
+                before = previous(moved)
                 kept = torch.cdist(before.double(), old).argmin(1) == column
                 if not bool(kept.any()):
-                    moved, before, kept = unmoved, former(unmoved), torch.ones_like(kept)
+                    moved, before, kept = unmoved, previous(unmoved), torch.ones_like(kept)
                 self.bank.means[column] += (network(moved) - before)[kept].double().mean(0)
 
 

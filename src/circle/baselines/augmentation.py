@@ -1,4 +1,5 @@
-"""Changes of training images that leave their class alone, for whole batches, from an explicit generator.
+"""Changes of training images for whole batches, from an explicit generator: those that leave the class alone, and
+those that make classes of their own (rotated copies, mixed pairs).
 
 Images are [B, C, H, W] in [0, 1]; every function returns a new tensor. Draws are made on the CPU, whose generator is
 given, and moved to where the images are, so that a seed means the same on every device.
@@ -19,6 +20,7 @@ from circle.config import check_names
 from circle.errors import CircleError
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+Relabel = Callable[[Tensor, int], Tensor]  # targets [B] and the number of quarter turns -> targets of the copies [B]
 
 KNOWN = (
     "crop",
@@ -31,7 +33,10 @@ KNOWN = (
     "cutout",
 )
 BRIGHTNESS = 63 / 255  # the usual amount for images of 32 x 32
-TRIES = 10  # crops drawn before the central one is taken
+MAX_CROP_TRIES = 10  # crops drawn before the central one is taken
+ROTATIONS = 4
+MIXING_BETA, MIXING_RANGE = 20.0, (0.4, 0.6)  # of the share of one image in a mixture
+MIXING_ROUNDS = 4
 
 
 def random_crop(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
@@ -127,7 +132,7 @@ def crop_boxes(
     anywhere in the image. The first of ten draws that fits is taken; where none does, the largest central part of
     an allowed ratio.
     """
-    uniform = torch.rand(count, TRIES, 4, generator=generator, dtype=torch.float64)
+    uniform = torch.rand(count, MAX_CROP_TRIES, 4, generator=generator, dtype=torch.float64)
     areas = (scale[0] + (scale[1] - scale[0]) * uniform[..., 0]) * height * width
     logarithms = math.log(ratio[0]) + (math.log(ratio[1]) - math.log(ratio[0])) * uniform[..., 1]
     widths, heights = (areas * logarithms.exp()).sqrt().round(), (areas / logarithms.exp()).sqrt().round()
@@ -191,3 +196,48 @@ def _brightness(images: Tensor, generator: torch.Generator) -> Tensor:
 
 def _cutout(size: int, images: Tensor, generator: torch.Generator) -> Tensor:
     return cutout(images, size, generator)
+
+
+def rotated(images: Tensor, targets: Tensor, relabel: Relabel) -> tuple[Tensor, Tensor]:
+    """The images turned by 0 to 3 quarters, [4 B, C, H, W], each turn with targets of its own, [4 B].
+
+    >>> images, targets = rotated(torch.zeros(2, 3, 8, 8), torch.tensor([5, 1]), lambda targets, k: 4 * targets + k)
+    >>> targets.tolist()
+    [20, 4, 21, 5, 22, 6, 23, 7]
+    """
+    return rotations(images), torch.cat([relabel(targets, turns) for turns in range(ROTATIONS)])
+
+
+def mixed_pairs(
+    images: Tensor, local: Tensor, generator: torch.Generator, first_pair: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mixtures of images of different classes, and their targets; which images and shares, for whoever wants to know.
+
+    Four times the batch is paired with itself in a random order; pairs of different local classes a < b give
+    l x_i + (1 - l) x_j, l from Beta(20, 20), or 1/2 where that falls outside [0.4, 0.6]. Their target is
+    ``first_pair`` + b (b - 1) / 2 + a: one class for each pair of classes. Returns images [M, C, H, W], targets [M],
+    the pairs (i, j) [M, 2] and the shares l [M]; M may be 0.
+    """
+    pairs = []
+    for _ in range(MIXING_ROUNDS):
+        order = torch.randperm(len(images), generator=generator)
+        pairs.append(torch.stack([torch.arange(len(images)), order], 1))
+    chosen = torch.cat(pairs)
+    chosen = chosen[local[chosen[:, 0]] != local[chosen[:, 1]]]
+    share = _beta(len(chosen), generator)
+    share = share.where((share >= MIXING_RANGE[0]) & (share <= MIXING_RANGE[1]), 0.5)
+    weight = share.to(images)[:, None, None, None]
+    mixed = weight * images[chosen[:, 0]] + (1.0 - weight) * images[chosen[:, 1]]
+    low, high = local[chosen].min(1).values, local[chosen].max(1).values
+    return mixed, first_pair + high * (high - 1) // 2 + low, chosen, share
+
+
+def _beta(count: int, generator: torch.Generator) -> Tensor:
+    """Draws from Beta(20, 20): X / (X + Y) with X, Y from Gamma(20), sums of 20 exponentials, [count]."""
+    parts = (
+        torch.rand(2, count, int(MIXING_BETA), generator=generator, dtype=torch.float64)
+        .clamp_min_(1e-300)
+        .log_()
+        .sum(2)
+    )
+    return (parts[0] / parts.sum(0)).to(torch.float32)

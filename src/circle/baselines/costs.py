@@ -1,4 +1,4 @@
-"""What a method's training costs: timed on noise before a run, and added up for the whole stream."""
+"""What a method's training takes, told before a run: seconds, timed on noise, and memory, counted from the sizes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from circle.baselines.clock import Moment, between, now
 from circle.baselines.settings import TrainerConfig
-from circle.baselines.trainer import TrainedMethod
+from circle.baselines.trainer import SCORING_BATCH, Moment, TrainedMethod, count_parameters, now, seconds_between
 from circle.extractors import ImageShape
 from circle.method import Step, Task
 from circle.registry import entry
 
-STEPS = 4  # of a probe; the first is not timed
-FEW = 4  # images of a task that is there for what it rehearses
-LEAST = 128  # images of a task of a probe, at least
-CLASSES = 2  # of a task of a probe
+PROBE_STEPS = 4  # the first is not timed
+MIN_PROBE_IMAGES = 128  # in a task of a probe
+REHEARSAL_PROBE_IMAGES = 4  # in a task that is there for what it rehearses
+PROBE_CLASSES = 2  # in a task of a probe
+NETWORK_COPIES = 5  # weights, their gradients, up to two moments, the teacher
 EPOCHS = ("initial_epochs", "epochs", "balanced_epochs")
 
 
@@ -73,7 +75,7 @@ class Costs:
 def probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     """Learn tasks of noise with one epoch each, and time the steps; once for configs that differ in epochs only."""
     changes: dict[str, Any] = {name: 1 for name in EPOCHS if name in config.field_names()}
-    changes |= dict.fromkeys(config.rehearsals.values(), STEPS)  # an epoch may be a single step
+    changes |= dict.fromkeys(config.rehearsals.values(), PROBE_STEPS)  # an epoch may be a single step
     changes |= {name: () for name in config.field_names() if name.endswith("milestones")}
     if "learning_rate_step" in config.field_names():
         changes["learning_rate_step"] = 1
@@ -92,7 +94,7 @@ class Timing:
 @lru_cache(maxsize=16)
 def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
     method = entry("method", config.name).part(config, seed=0)
-    count = max(LEAST, STEPS * int(getattr(config, "batch_size", 1)))
+    count = max(MIN_PROBE_IMAGES, PROBE_STEPS * int(getattr(config, "batch_size", 1)))
     first, later = (_learn(method, task, count, shape) for task in range(2))
     rates = {name: seconds / count for name, seconds in later.epochs.items()}
     drawn, old_class = None, 0.0
@@ -100,17 +102,17 @@ def _probe(config: TrainerConfig, shape: ImageShape) -> Costs:
         # A third task has twice as many old classes, and as many images as the second. Noise may hide the growth, but
         # a stage that goes from class to class spends at least half its time on them.
         drift = _learn(method, 2, count, shape).drift
-        old_class = max(drift - later.drift, drift / 4) / CLASSES
+        old_class = max(drift - later.drift, drift / 4) / PROBE_CLASSES
     if config.rehearses_images:
         # A third task of next to no images rehearses what is drawn for the two before it.
-        alone = _learn(method, 2, FEW, shape).epochs
-        drawn = sum(alone[name] for name in config.rehearsals) / (2 * count + FEW)
+        alone = _learn(method, 2, REHEARSAL_PROBE_IMAGES, shape).epochs
+        drawn = sum(alone[name] for name in config.rehearsals) / (2 * count + REHEARSAL_PROBE_IMAGES)
     for name in config.rehearsals:  # of a real image, beside as many drawn features
         rates[name] = rates[name] / 2 if drawn is None else max(drawn, rates[name] - drawn)
     return Costs(
         {name: seconds / count for name, seconds in first.epochs.items()},
         rates,
-        rest=max(0.0, later.rest - min(later.drift, CLASSES * old_class)) / count,
+        rest=max(0.0, later.rest - min(later.drift, PROBE_CLASSES * old_class)) / count,
         rest_first=max(0.0, first.rest) / count,
         old_class=old_class,
         drawn=drawn,
@@ -131,11 +133,11 @@ def _learn(method: TrainedMethod[Any], task: int, count: int, shape: ImageShape)
 
     method.on_step = note
     started = now()
-    method.learn(Task(images, np.arange(count) % CLASSES + CLASSES * task))
-    spent = between(started, now(), method.config.device)
+    method.learn(Task(images, np.arange(count) % PROBE_CLASSES + PROBE_CLASSES * task))
+    spent = seconds_between(started, now(), method.config.device)
     # Per step, without the first, which pays for what is made only once.
     per_step = {
-        name: between(each[0], each[-1], method.config.device) / (len(each) - 1)
+        name: seconds_between(each[0], each[-1], method.config.device) / (len(each) - 1)
         if len(each) > 1
         else method.stage_seconds[name]
         for name, each in times.items()
@@ -143,3 +145,40 @@ def _learn(method: TrainedMethod[Any], task: int, count: int, shape: ImageShape)
     rest = spent - sum(per_step[name] * len(each) for name, each in times.items())
     drift = sum(method.stage_seconds.get(name, 0.0) for name in method.config.per_old_class)
     return Timing({name: value * steps[name] for name, value in per_step.items()}, rest, drift)
+
+
+def memory_needed(config: TrainerConfig, shape: ImageShape, course: Course) -> int:
+    """Bytes at the end of the stream, in the middle of its largest task:
+
+    images of the task and an augmented copy; weights with gradients, moments and a teacher; what the gradient of
+    a batch needs; features of the task; and what the method keeps of all classes.
+    """
+    method = entry("method", config.name).part(config, seed=0)
+    network = method.new_network(shape.channels, torch.Generator().manual_seed(0))
+    pixels = shape.channels * shape.height * shape.width
+    largest, classes = max(course.images), sum(course.classes)
+    batch = max(int(getattr(config, "batch_size", 1)) * method.copies, SCORING_BATCH // 2)
+    return (
+        2 * largest * pixels
+        + 4 * NETWORK_COPIES * (count_parameters(network) + method.rows_per_class * classes * network.size)
+        + batch * (activation_bytes(network, shape) + 4 * pixels)
+        + 2 * 4 * largest * network.size
+        + method.kept_bytes(classes, network.size)
+    )
+
+
+def activation_bytes(network: torch.nn.Module, shape: ImageShape) -> int:
+    """Bytes that the gradient of one image keeps until it is taken, counted in a pass of two."""
+    seen: dict[int, int] = {}
+    own = {parameter.data_ptr() for parameter in network.parameters()}
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in own:
+            seen[tensor.data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    images = torch.zeros(2, shape.channels, shape.height, shape.width)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        result = network(images)
+    del result
+    return sum(seen.values()) // 2

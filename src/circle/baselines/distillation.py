@@ -1,4 +1,4 @@
-"""Ways to hold a network to its former self: by its answers, by its features, or by a map from one to the other."""
+"""Distillation: what holds a network to its teacher, the previous network: answers, features, or a map between them."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from circle.baselines.acil import BufferConfig, BufferMethod
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.extractors import ParameterCount
 from circle.heads.ridge import RecursiveLeastSquares
@@ -45,6 +45,15 @@ class DSAL(BufferMethod[DSALConfig]):
 
     Residuals are taken after each batch, so batch size and order have a say; with ``residuals = "task"`` the main
     stream first learns the whole task.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = DSAL(DSALConfig(network="convnet", width=4, initial_epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = DSALConfig

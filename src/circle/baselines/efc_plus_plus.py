@@ -10,14 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from circle.baselines.augmentation import ROTATIONS, rotated
 from circle.baselines.class_bank import covariance_of
 from circle.baselines.distillation import quadratic_distance
-from circle.baselines.expanders import ROTATIONS, rotated
 from circle.baselines.networks import GrowingHead, LinearHead, norm_parameters, train_mode
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import TrainerConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod
 from circle.config import option
 from circle.registry import register
 
@@ -68,7 +67,7 @@ class EFCPlusPlusConfig(TrainerConfig):
     learning_rate: float = option(1e-4, "step size of Adam in later tasks, which stays")
     backbone_scale: float = option(1.0, "factor of it for the backbone")
     weight_decay: float = option(2e-4, "in later tasks, added to the gradient")
-    distillation_weight: float = option(10.0, "lambda: of the feature matrix in the distance to the former features")
+    distillation_weight: float = option(10.0, "lambda: of the feature matrix in the distance to the previous features")
     damping: float = option(0.1, "eta: of the identity in that distance")
     drift_sigma: float = option(0.2, "width of the weights with which drifts of images move a mean; -1: means stay")
     balanced_epochs: int = option(50, "passes over real and drawn features that balance the heads")
@@ -95,6 +94,15 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
     After it, in this order: means follow the drift (:func:`drift_weights`); all rows of the head are trained on the
     task's features and on n_c draws from N(p_c, S_c) of each old class; E is made anew (:func:`feature_matrix`); the
     new classes are described, from one augmented pass. Covariances of old classes stay as they were.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = EFCPlusPlus(EFCPlusPlusConfig(network="convnet", width=4, initial_epochs=1, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = EFCPlusPlusConfig
@@ -122,7 +130,7 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
             rows.grow((ROTATIONS - 1) * len(data.present), generator)
             return {"turned": rows}
         rows.weight = nn.Parameter(self.head.weight.detach()[data.present].clone())
-        return {"network": self.former_network(), "rows": rows}
+        return {"network": self.previous_network(), "rows": rows}
 
     def stages(self) -> Sequence[Stage]:
         last = ("statistics", self._describe)
@@ -144,7 +152,9 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
             return {"cross entropy": functional.cross_entropy(logits, labels)}
 
         training = Training(
-            *(config.initial_epochs, config.batch_size, config.initial_learning_rate),
+            epochs=config.initial_epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.initial_learning_rate,
             optimiser=config.initial_optimiser,
             weight_decay=config.initial_weight_decay,
             milestones=config.initial_milestones,
@@ -172,7 +182,9 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
         backbone = [parameter for parameter in self.network.parameters() if id(parameter) not in still]
         rows = list(self.extra["rows"].parameters())
         training = Training(
-            *(config.epochs, config.batch_size, config.learning_rate),
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
             optimiser="adam",
             weight_decay=config.weight_decay,
         )
@@ -210,7 +222,9 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
             return {"cross entropy": functional.cross_entropy(self.head(torch.cat(parts)), labels)}
 
         training = Training(
-            *(config.balanced_epochs, config.balanced_batch_size, config.balanced_learning_rate),
+            epochs=config.balanced_epochs,
+            batch_size=config.balanced_batch_size,
+            learning_rate=config.balanced_learning_rate,
             weight_decay=config.balanced_weight_decay,
         )
         self.fit(losses, len(targets), list(self.head.parameters()), training)
@@ -249,7 +263,7 @@ def drift_weights(features: Tensor, means: Tensor, matrix: Tensor, sigma: float)
     """How much the drift of each sample moves each mean, [K, N], rows with sum one.
 
     With q_ji = -(f_i - p_j)^T E (f_i - p_j), scaled to [0, 1] over all j and i, w_ji ~ exp(q_ji / (2 sigma^2));
-    former features f [N, d], means p [K, d], E [d, d]. Multiplied out, so that E is met once and not once a class.
+    previous features f [N, d], means p [K, d], E [d, d]. Multiplied out, so that E is met once and not once a class.
     """
     own = ((features @ matrix) * features).sum(1) - 2 * means @ matrix @ features.T  # E is symmetric
     nearness = -(own + ((means @ matrix) * means).sum(1, keepdim=True))

@@ -12,7 +12,7 @@ from circle.baselines.class_bank import covariance_of
 from circle.baselines.frozen import FrozenMethod
 from circle.baselines.networks import CosineHead, GrowingHead, unit_rows
 from circle.baselines.settings import FrozenConfig
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.heads.mahalanobis import correlations, shrunk
 from circle.registry import register
@@ -56,6 +56,15 @@ class FeCAM(FrozenMethod[FeCAMConfig]):
 
     A class of a single image has no covariance; the identity takes its place.
     While there is one task only, the cosine head it was trained with decides: -|f / |f| - w_c / |w_c||^2.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = FeCAM(FeCAMConfig(network="convnet", width=4, initial_epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = FeCAMConfig

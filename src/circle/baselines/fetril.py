@@ -1,4 +1,4 @@
-"""FeTrIL: old classes are played by features of new ones, moved to the old means, on a frozen network."""
+"""FeTrIL: pseudo-features of old classes, features of new ones moved to the old means, on a frozen network."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from circle.baselines.frozen import FrozenMethod
 from circle.baselines.networks import unit_rows
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import FrozenConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage
+from circle.baselines.trainer import Stage, TaskData
 from circle.config import option
 from circle.registry import register
 
@@ -43,12 +42,21 @@ class FeTrILConfig(FrozenConfig):
 
 @register("method", FeTrILConfig)
 class FeTrIL(FrozenMethod[FeTrILConfig]):
-    """Keeps one mean per class. In every later task each old class p is played by the new class q most like it:
+    """Keeps one mean per class. In later tasks an old class p borrows the features of the new class q most like it:
 
         q = argmax_q cos(mu_p, mu_q)        f~_i = f_qi - mu_q + mu_p    for all samples i of q
 
     and the linear head, which has grown and keeps its weights, is trained on the real features of the new and the
     made ones of the old classes: cross-entropy over all classes, SGD, cosine annealing.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = FeTrIL(FeTrILConfig(network="convnet", width=4, initial_epochs=1, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = FeTrILConfig
@@ -71,7 +79,9 @@ class FeTrIL(FrozenMethod[FeTrILConfig]):
             return {"cross entropy": functional.cross_entropy(self.head(values), targets)}
 
         training = Training(
-            *(config.epochs, config.batch_size, config.learning_rate),
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
             cosine=True,
         )
@@ -86,8 +96,8 @@ def pseudo_features(columns: Tensor, means: Tensor) -> tuple[Tensor, Tensor, Ten
     """
     new = columns.unique()
     alike = unit_rows(means) @ unit_rows(means[new.to(means.device)]).T  # [C, new classes]
-    player = new[alike.argmax(1).cpu()]
-    player[new] = new
-    samples = [(columns == each).nonzero()[:, 0] for each in player.tolist()]
-    played = torch.repeat_interleave(torch.arange(len(means)), torch.tensor([len(each) for each in samples]))
-    return torch.cat(samples), played, means - means[player.to(means.device)]
+    donors = new[alike.argmax(1).cpu()]
+    donors[new] = new
+    samples = [(columns == each).nonzero()[:, 0] for each in donors.tolist()]
+    rehearsed = torch.repeat_interleave(torch.arange(len(means)), torch.tensor([len(each) for each in samples]))
+    return torch.cat(samples), rehearsed, means - means[donors.to(means.device)]

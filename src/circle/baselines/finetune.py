@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 from circle.baselines.networks import GrowingHead, LinearHead
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import EvenConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod
 from circle.config import option
 from circle.registry import register
 
@@ -66,7 +65,9 @@ class FineTune(TrainedMethod[FineTuneConfig]):
     def _train(self, data: TaskData) -> None:
         config = self.config
         training = Training(
-            *(config.epochs if self.tasks else config.first_epochs, config.batch_size, config.learning_rate),
+            epochs=config.epochs if self.tasks else config.first_epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
             optimiser=config.optimiser,
             weight_decay=config.weight_decay,
         )

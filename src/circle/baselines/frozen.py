@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from circle.baselines.settings import FrozenConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod
 from circle.data.datasets import ImageSet
 from circle.data.views import ImageView
 from circle.method import Images

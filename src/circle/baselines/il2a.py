@@ -1,4 +1,4 @@
-"""IL2A: mixed images as classes of their own, and old classes played by their means and covariances."""
+"""IL2A: mixed images as classes of their own, and prototype rehearsal with covariances."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from circle.baselines.expanders import MIXING_ROUNDS, mixed_pairs
+from circle.baselines.augmentation import MIXING_ROUNDS, mixed_pairs
 from circle.baselines.networks import LinearHead
 from circle.baselines.prototypes import PrototypeConfig, PrototypeMethod
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.registry import register
 
@@ -43,6 +43,15 @@ class IL2A(PrototypeMethod[IL2AConfig]):
 
     with F the features of images and mixtures, and c drawn from the old classes, as many as a batch has images: what
     infinitely many draws from N(mu_c, ratio S_c) would cost at most. In the first task only the first term is there.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = IL2A(IL2AConfig(network="convnet", width=4, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = IL2AConfig
@@ -72,8 +81,12 @@ class IL2A(PrototypeMethod[IL2AConfig]):
                 columns, counts = columns.to(self.device), counts.to(self.device)
                 head = self.head
                 spread = spread_logits(
-                    *(head.weight, head.bias, means[columns], covariances[columns], columns),  # pyright: ignore
-                    config.covariance_ratio,
+                    weight=head.weight,
+                    bias=head.bias,  # pyright: ignore
+                    means=means[columns],
+                    covariances=covariances[columns],
+                    columns=columns,
+                    ratio=config.covariance_ratio,
                 )
                 each = functional.cross_entropy(spread / config.softmax_temperature, columns, reduction="none")
                 terms["prototypes"] = config.prototype_weight * (each * counts).sum() / len(batch)

@@ -1,4 +1,4 @@
-"""LwF: learning without forgetting. The network is trained on, and held to what its former self says."""
+"""LwF, learning without forgetting: the network is trained on, and distillation holds it to the previous network."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from torch.nn import functional
 from circle.baselines.distillation import distillation
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import TrainerConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod
 from circle.config import option
 from circle.registry import register
 
@@ -64,7 +63,7 @@ class DistilledMethod(TrainedMethod[DistilledSettings]):
 
     def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
         """The network as it is now; rows of the head for this task's classes are there, but not asked."""
-        return {"network": self.former_network(), "head": copy.deepcopy(self.head)} if self.tasks else {}
+        return {"network": self.previous_network(), "head": copy.deepcopy(self.head)} if self.tasks else {}
 
     def stages(self) -> Sequence[Stage]:
         return [("train", self._train)]
@@ -91,13 +90,17 @@ class DistilledMethod(TrainedMethod[DistilledSettings]):
         config = self.config
         if self.tasks == 0:
             return Training(
-                *(config.initial_epochs, config.batch_size, config.initial_learning_rate),
+                epochs=config.initial_epochs,
+                batch_size=config.batch_size,
+                learning_rate=config.initial_learning_rate,
                 weight_decay=config.initial_weight_decay,
                 milestones=config.initial_milestones,
                 decay=config.initial_learning_rate_decay,
             )
         return Training(
-            *(config.epochs, config.batch_size, config.learning_rate),
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
             milestones=config.milestones,
             decay=config.learning_rate_decay,
@@ -106,6 +109,16 @@ class DistilledMethod(TrainedMethod[DistilledSettings]):
 
 @register("method", LwFConfig)
 class LwF(DistilledMethod[LwFConfig]):
-    """Learning without forgetting: the loss above, and the largest logit wins."""
+    """Learning without forgetting: the loss above, and the largest logit wins.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = LwF(LwFConfig(network="convnet", width=4, initial_epochs=1, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
+    """
 
     config_type = LwFConfig

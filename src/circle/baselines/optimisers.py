@@ -103,7 +103,12 @@ class Optimiser:
             second = [self.second[index] for index in chosen]
             counts = [torch.tensor(float(self.steps)) for _ in chosen]
             adam(
-                *(parameters, own, first, second, [], counts),
+                params=parameters,
+                grads=own,
+                exp_avgs=first,
+                exp_avg_sqs=second,
+                max_exp_avg_sqs=[],
+                state_steps=counts,
                 **shared,
                 amsgrad=False,
                 beta1=0.9,
@@ -114,7 +119,9 @@ class Optimiser:
         else:
             momenta: list[Tensor | None] = list(first)
             sgd(
-                *(parameters, own, momenta),
+                params=parameters,
+                d_p_list=own,
+                momentum_buffer_list=momenta,
                 **shared,
                 momentum=self.training.momentum,
                 lr=rate,

@@ -1,4 +1,4 @@
-"""PASS: classes of turned images, and old classes played by their means with noise."""
+"""PASS: rotated images as classes of their own, and prototype rehearsal: old classes as means with noise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from circle.baselines.expanders import ROTATIONS, rotated
+from circle.baselines.augmentation import ROTATIONS, rotated
 from circle.baselines.prototypes import PrototypeConfig, PrototypeMethod
-from circle.baselines.task_data import TaskData
+from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.registry import register
 
@@ -41,6 +41,15 @@ class PASS(PrototypeMethod[PASSConfig]):
     over all rows so far; F are the features of all turned images of a batch, c is drawn from the old classes, e is
     standard normal, and r = sqrt(mean over classes of tr(S_c) / d). In the first task only the first term is there.
     Rows 0, 4, 8, ... score an image.
+
+    >>> import numpy as np
+    >>> from circle.method import Task
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), dtype=np.uint8)
+    >>> method = PASS(PASSConfig(network="convnet", width=4, epochs=1))
+    >>> for labels in (["cat", "dog"], ["emu", "fox"]):
+    ...     method.learn(Task(pixels, np.array(labels * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 4])
     """
 
     config_type = PASSConfig

@@ -1,4 +1,4 @@
-"""What PASS and IL2A share: Adam with a stepwise rate, features held where they were, means that play old classes."""
+"""What PASS and IL2A share: Adam with a stepwise rate, features held where they were, prototype rehearsal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from circle.baselines.distillation import feature_norm
 from circle.baselines.optimisers import Training
 from circle.baselines.settings import EvenConfig
-from circle.baselines.task_data import TaskData
-from circle.baselines.trainer import Stage, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod
 from circle.config import option
 
 
@@ -32,8 +31,8 @@ class PrototypeConfig(EvenConfig):
     learning_rate_decay: float = option(0.1, "factor of it then")
     weight_decay: float = option(2e-4, "added to the gradient, times the weights")
     softmax_temperature: float = option(0.1, "that logits are divided by")
-    feature_distillation_weight: float = option(10.0, "of the distance to the former network's features")
-    prototype_weight: float = option(10.0, "of the cross-entropy of old classes, played by their means")
+    feature_distillation_weight: float = option(10.0, "of the distance to the previous network's features")
+    prototype_weight: float = option(10.0, "of the cross-entropy of old classes, rehearsed as prototypes")
 
     def check(self) -> None:
         super().check()
@@ -50,7 +49,7 @@ class PrototypeMethod(TrainedMethod[PrototypeSettings]):
     """Every task: train all weights, then describe the new classes. What is kept of old ones never follows a drift."""
 
     def extras(self, data: TaskData, generator: torch.Generator) -> dict[str, nn.Module]:
-        return {"network": self.former_network()} if self.tasks else {}
+        return {"network": self.previous_network()} if self.tasks else {}
 
     def stages(self) -> Sequence[Stage]:
         return [("train", self.train), ("statistics", self._describe)]
@@ -63,7 +62,7 @@ class PrototypeMethod(TrainedMethod[PrototypeSettings]):
         self.bank.describe(data.columns, self.features(data.pixels))
 
     def distance(self, images: Tensor, features: Tensor) -> Tensor:
-        """The weighted distance of features [B, d] to what the former network makes of the same images."""
+        """The weighted distance of features [B, d] to what the previous network makes of the same images."""
         with torch.no_grad():
             before = self.extra["network"](images)
         return self.config.feature_distillation_weight * feature_norm(features, before)
@@ -78,7 +77,9 @@ class PrototypeMethod(TrainedMethod[PrototypeSettings]):
         epochs = config.epochs if self.tasks else config.first_epochs
         step = max(1, round(config.learning_rate_step * epochs / max(1, config.epochs)))
         return Training(
-            *(epochs, config.batch_size, config.learning_rate),
+            epochs=epochs,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
             optimiser="adam",
             weight_decay=config.weight_decay,
             milestones=tuple(range(step, epochs, step)),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
@@ -15,25 +17,59 @@ from torch.nn import functional
 
 from circle.baselines.augmentation import augmenter
 from circle.baselines.class_bank import ClassBank
-from circle.baselines.clock import between, now
 from circle.baselines.networks import Backbone, GrowingHead, LinearHead, build_backbone
 from circle.baselines.optimisers import Optimiser, Training
 from circle.baselines.settings import TrainerConfig
-from circle.baselines.task_data import Pending, TaskData, channels_first, copied, count_parameters, one_thread
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.labels import plain_labels
-from circle.machine import usable_device
+from circle.machine import run_jobs, usable_device
 from circle.method import Images, Step, Task
 from circle.not_learned import NotLearnedError
 
 SCORING_BATCH = 256
-SMALL = 16  # channels of the first layer, below which a step is too little work to share out
+MIN_WIDTH_FOR_THREADS = 16  # channels of the first layer below which a step is too little work to share out
 # Pixels become (x / 255 - mean) / scale with constants, as for CIRCLE: nobody knows a data set's statistics beforehand.
 PIXEL_MEAN, PIXEL_SCALE = 0.5, 0.25
 
 Settings = TypeVar("Settings", bound=TrainerConfig)
 Losses = Callable[[Tensor], dict[str, Tensor]]  # samples of a batch [B] -> named terms, weighted, to be added up
+Moment = tuple[float, float]  # of the clock on the wall, and of the processors
+
+
+@dataclass
+class TaskData:
+    """A task in memory: pixels uint8 [N, C, H, W], columns of ``scores`` int64 [N], and classes known before it."""
+
+    pixels: Tensor
+    columns: Tensor
+    classes_before: int
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @property
+    def present(self) -> Tensor:
+        """The columns of this task's classes, ascending, [C_t]."""
+        return self.columns.unique()
+
+    @property
+    def local(self) -> Tensor:
+        """Targets [N] counted among this task's classes: y - K_t where all of them are new."""
+        return torch.searchsorted(self.present, self.columns)
+
+
+@dataclass
+class Pending:
+    """A task that was begun and not ended: its size, the stages that are done, and the place within a fit."""
+
+    images: int
+    classes_before: int
+    stage: int = 0
+    fit: dict[str, Any] | None = None  # epoch, step, order of the samples and, when loaded, the optimiser
+    extra: dict[str, Tensor] | None = None  # weights of the task's own modules, when loaded
+
+
 Stage = tuple[str, Callable[[TaskData], None]]
 
 
@@ -43,7 +79,7 @@ class TrainedMethod(ABC, Generic[Settings]):
         begin(task) -> stage 1 -> stage 2 -> ... -> scores
 
     ``bank`` keeps statistics of each class, if the method says which; ``extra`` holds the modules that a task needs
-    and the next one does not: a former network, a distiller, an additional head.
+    and the next one does not: a teacher (the previous network), a distiller, an additional head.
     A stage may call :meth:`fit`, which can be interrupted after any step: the state then holds the optimiser, the
     schedule's place, the order of the samples and the generator, and learning the same task again goes on from there.
     A diverged loss ends the run with an error that names task, epoch and term. Everything random comes from
@@ -213,7 +249,7 @@ class TrainedMethod(ABC, Generic[Settings]):
         """All weights of backbone and head."""
         return [*self.network.parameters(), *self.head.parameters()]
 
-    def former_network(self) -> Backbone:
+    def previous_network(self) -> Backbone:
         """A copy of the backbone as it is, in evaluation mode, to be compared with."""
         return copy.deepcopy(self.network).eval()
 
@@ -272,7 +308,7 @@ class TrainedMethod(ABC, Generic[Settings]):
         self._optimiser = optimiser
         if pending.fit and "optimiser" in pending.fit:
             optimiser.load_state_dict(pending.fit["optimiser"])
-        if self.config.network == "convnet" or self.config.width < SMALL:
+        if self.config.network == "convnet" or self.config.width < MIN_WIDTH_FOR_THREADS:
             one_thread(lambda: self._descend_all(losses, samples, optimiser, pending))
         else:
             self._descend_all(losses, samples, optimiser, pending)
@@ -290,8 +326,12 @@ class TrainedMethod(ABC, Generic[Settings]):
             batches = training.batches(order)
             for number in range(step, len(batches)):
                 place = Step(
-                    *(self.tasks + 1, self.stages()[pending.stage][0]),
-                    *(epoch + 1, training.epochs, number + 1, len(batches)),
+                    task=self.tasks + 1,
+                    stage=self.stages()[pending.stage][0],
+                    epoch=epoch + 1,
+                    epochs=training.epochs,
+                    step=number + 1,
+                    steps=len(batches),
                     losses=self._descend(losses(batches[number]), optimiser, training.rate(epoch), epoch + 1),
                 )
                 pending.fit = {"epoch": epoch, "step": number + 1, "order": order}  # the state is that after the step
@@ -328,7 +368,7 @@ class TrainedMethod(ABC, Generic[Settings]):
             if index >= self._pending.stage:
                 started = now()
                 stage(data)
-                self.stage_seconds[name] = between(started, now(), self.config.device)
+                self.stage_seconds[name] = seconds_between(started, now(), self.config.device)
                 self._pending.stage = index + 1
         self._pending, self.extra = None, nn.ModuleDict()
         self.tasks += 1
@@ -361,3 +401,35 @@ class TrainedMethod(ABC, Generic[Settings]):
 
 
 Part = TypeVar("Part")
+
+
+def channels_first(images: np.ndarray) -> Tensor:
+    """uint8 [N, H, W] or [N, H, W, C] to uint8 [N, C, H, W]."""
+    pixels = torch.from_numpy(np.ascontiguousarray(images if images.ndim == 4 else images[..., None]))
+    pixels = pixels.permute(0, 3, 1, 2)
+    # Into fresh memory: an axis of one channel may keep odd strides, from which PyTorch chooses other kernels.
+    return torch.empty(pixels.shape, dtype=pixels.dtype).copy_(pixels)
+
+
+def one_thread(job: Callable[[], None]) -> None:
+    """Run a job of many small operations: these are no faster on two threads, and slow where another program runs."""
+    run_jobs([job])
+
+
+def copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a module's state, on the CPU and independent of the module."""
+    return {name: value.detach().cpu().clone() for name, value in state.items()}
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def now() -> Moment:
+    return time.perf_counter(), time.process_time()
+
+
+def seconds_between(start: Moment, stop: Moment, device: str) -> float:
+    """Seconds on the wall; on a CPU no more than the processors worked, so that other programs' work is not counted."""
+    wall, worked = stop[0] - start[0], stop[1] - start[1]
+    return min(wall, worked) if device == "cpu" else wall

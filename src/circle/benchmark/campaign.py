@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from circle.baselines.budget import fit_budget
-from circle.baselines.costs import Course, probe
-from circle.baselines.needs import memory_needed
+from circle.baselines.costs import Course, memory_needed, probe
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.results import INFO, read_run

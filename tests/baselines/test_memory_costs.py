@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from circle.baselines.costs import Course
-from circle.baselines.needs import activation_bytes, memory_needed
+from circle.baselines.costs import Course, activation_bytes, memory_needed
 from circle.extractors import ImageShape
 from circle.registry import entry, list_methods
 
