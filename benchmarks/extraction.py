@@ -12,7 +12,7 @@ from benchmarks.limits import Machine, least_seconds
 from benchmarks.rows import Row
 from circle import CircleClassifier, list_presets
 from circle.extractors import Extractor, ImageShape, LocalContrast, build_extractor
-from circle.extractors.contrast_bank import ContrastBank
+from circle.extractors.local_contrast import ContrastBank
 from circle.registry import resolve
 
 BARRED = ("fast", "best")  # presets with a promise

@@ -11,7 +11,7 @@ import torch
 from circle.config import Config
 from circle.export.reservoirs import patches, scan
 from circle.extractors import BiRC2DConfig, ConvPatchRNNConfig, Extractor, ImageShape, PatchRNNConfig, build_extractor
-from circle.extractors.patches import patches as true_patches
+from circle.extractors.reservoir import patches as true_patches
 
 CONFIGS = [
     BiRC2DConfig(stem_channels=(4, 3), stem_kernels=(3, 2), patch_sizes=(2, 3), width=3, layers=2, leak=1.0),

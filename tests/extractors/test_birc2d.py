@@ -9,7 +9,7 @@ from torch.nn import functional
 from circle.errors import CircleError
 from circle.extractors import BiRC2DConfig, ImageShape, build_extractor, pink_noise
 from circle.extractors.birc2d import BiRC2D
-from circle.extractors.patches import patches
+from circle.extractors.reservoir import patches
 
 PLAIN = BiRC2DConfig(stem="plain", zero_mean_inputs=False, join_stem=False, moments=("mean",), power=1.0)
 SMALL = PLAIN.replace(stem_channels=(3, 4), stem_kernels=(3, 5), patch_sizes=(2, 3), width=5, grid=2)

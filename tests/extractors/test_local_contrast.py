@@ -7,8 +7,7 @@ import torch
 
 from circle.errors import CircleError
 from circle.extractors import ImageShape, LocalContrast, LocalContrastConfig, build_extractor, pink_noise
-from circle.extractors.contrast_bank import reduced
-from circle.extractors.local_contrast import separable_filters
+from circle.extractors.local_contrast import reduced, separable_filters
 
 PLAIN = LocalContrastConfig(filters=(5,), kernels=(3,), reductions=(1,), colours=2, grid=2, mirror=False)
 SHAPE = ImageShape(3, 9, 12)

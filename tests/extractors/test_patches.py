@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from circle.extractors.patches import patches
+from circle.extractors.reservoir import patches
 
 
 def test_patches_hold_their_pixels_row_by_row() -> None:

@@ -14,8 +14,17 @@ from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
 from circle.errors import CircleError
 from circle.extractors import ImageShape, build_extractor, calibrate, pink_noise
-from circle.extractors.scattering import AUTOMATIC, WHOLE, Scattering, ScatteringConfig, mirror
-from circle.extractors.wavelets import low_pass, low_pass_matrix, lowest, morlet_bank
+from circle.extractors.scattering import (
+    AUTOMATIC,
+    WHOLE,
+    Scattering,
+    ScatteringConfig,
+    low_pass,
+    low_pass_matrix,
+    lowest,
+    mirror,
+    morlet_bank,
+)
 
 SMALL, ODD, LARGE = ImageShape(3, 32, 32), ImageShape(1, 17, 23), ImageShape(3, 64, 64)
 RAW = ScatteringConfig(grid=WHOLE, input_mean=0.0, input_scale=1.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from kymatio.scattering2d.filter_bank import filter_bank, morlet_2d, periodize_filter_fft
 
-from circle.extractors.wavelets import GAIN, frequencies, low_pass, low_pass_matrix, lowest, morlet, morlet_bank
+from circle.extractors.scattering import GAIN, frequencies, low_pass, low_pass_matrix, lowest, morlet, morlet_bank
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def contrast_layer(graph: Graph, images: str, weight: Tensor, kernel: int, epsil
 
 
 def patches(graph: Graph, maps: str, side: int, shape: tuple[int, int, int]) -> str:
-    """``circle.extractors.patches.patches``: [N, H, W, C] -> [N, ceil(H / side), ceil(W / side), side side C]."""
+    """``circle.extractors.reservoir.patches``: [N, H, W, C] -> [N, ceil(H / side), ceil(W / side), side side C]."""
     height, width, channels = shape
     more_rows, more_columns = -height % side, -width % side
     top, left = more_rows // 2, more_columns // 2

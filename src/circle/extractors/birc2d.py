@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from circle.config import option
 from circle.extractors.base import ImageShape, frozen
-from circle.extractors.patches import patches
 from circle.extractors.pooling import PooledConfig, pool, signed_power
 from circle.extractors.projection import ProjectedExtractor
-from circle.extractors.reservoir import DIRECTIONS, ReservoirConfig, ReservoirLayer
+from circle.extractors.reservoir import DIRECTIONS, ReservoirConfig, ReservoirLayer, patches
 from circle.extractors.stem import ContrastStem, PlainStem, StemConfig
 from circle.registry import register
 
@@ -80,6 +79,11 @@ class BiRC2D(ProjectedExtractor[BiRC2DConfig]):
     5. optional random projection.
 
     Nothing is trained, nothing comes from data: config, image shape and seed determine every weight.
+
+    >>> from circle.extractors import ImageShape
+    >>> extractor = BiRC2D(BiRC2DConfig(width=8), ImageShape(3, 32, 32), seed=0)
+    >>> extractor.features(torch.rand(2, 3, 32, 32)).shape == (2, extractor.size)
+    True
     """
 
     def __init__(self, config: BiRC2DConfig, shape: ImageShape, seed: int) -> None:

@@ -12,9 +12,8 @@ from circle.config import option
 from circle.errors import CircleError
 from circle.extractors.base import ImageShape, frozen, kaiming_uniform, tile_for
 from circle.extractors.calibration import pink_noise
-from circle.extractors.patches import patches
 from circle.extractors.projection import ProjectedExtractor
-from circle.extractors.reservoir import ReservoirConfig, sparse_recurrent
+from circle.extractors.reservoir import ReservoirConfig, patches, sparse_recurrent
 from circle.extractors.stem import PlainStem, StemConfig
 from circle.registry import register
 
@@ -66,6 +65,11 @@ class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
     normal, nor does a larger one make them grow for sure. So the constructor reads one image of synthetic noise and
     refuses settings whose states exceed 1e6. Without bias, states grow in proportion to the input, and no image has
     standardised pixels much larger than the noise's: what passes is finite for all images.
+
+    >>> from circle.extractors import ImageShape
+    >>> extractor = PatchRNN(PatchRNNConfig(), ImageShape(3, 32, 32), seed=0)
+    >>> extractor.features(torch.rand(2, 3, 32, 32)).shape == (2, extractor.size)
+    True
     """
 
     weight_in: Tensor  # [p p C, width]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from circle.config import option
 from circle.extractors.projection import ProjectedConfig
-from circle.extractors.workspace import workspace
+from circle.machine import workspace
 
 
 @dataclass(frozen=True)

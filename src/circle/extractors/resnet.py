@@ -66,6 +66,11 @@ class ResNet18(ProjectedExtractor[ResNet18Config]):
 
     s(x) is x, but N(K3 * x) with 1 x 1 filters where the channels double; there K1 and K3 have stride 2. All filters
     are Kaiming normal with fan-out and have no bias. N is batch norm as it was made, or layer norm.
+
+    >>> from circle.extractors import ImageShape
+    >>> extractor = ResNet18(ResNet18BNConfig(base_channels=8), ImageShape(3, 32, 32), seed=0)
+    >>> extractor.features(torch.rand(2, 3, 32, 32)).shape == (2, extractor.size)
+    True
     """
 
     #: A single image takes convolutions that add in another order; two or more agree on every map size (measured).

@@ -42,6 +42,11 @@ class VGG13(ProjectedExtractor[VGG13Config]):
     The ten layers' 3 x 3 filters are normal with variance 2 / fan-in (He); their biases are zero and left out, and
     so is the classifier of the trained network. An odd side is halved upwards: no border pixel is lost, a side of one
     stays one, so that images of any size pass, and sides that five poolings halve evenly are none the wiser.
+
+    >>> from circle.extractors import ImageShape
+    >>> extractor = VGG13(VGG13Config(base_channels=8), ImageShape(3, 32, 32), seed=0)
+    >>> extractor.features(torch.rand(2, 3, 32, 32)).shape == (2, extractor.size)
+    True
     """
 
     regions: Tensor  # [g g, h w]

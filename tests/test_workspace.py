@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from circle.extractors.workspace import Workspace
+from circle.machine import Workspace
 
 
 def test_memory_is_used_again_and_grows() -> None:
