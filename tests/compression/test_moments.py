@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from circle.compression.moments import DAMPING, Moments
+from circle.compression.weights import DAMPING, Moments
 from circle.statistics import Statistics
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from circle import CircleClassifier
-from circle.compression import Validation, Wishes, compress, explore
+from circle.compression import CompressionConfig, Validation, compress, explore
 from circle.errors import CircleError
 
 Images = tuple[np.ndarray, np.ndarray]
@@ -19,8 +19,8 @@ def validation(learned: CircleClassifier, held_back: Images) -> Validation:
     return Validation.of_arrays(learned, *held_back)
 
 
-def quickly(**wishes: object) -> Wishes:
-    return Wishes(**{"timing_seconds": 0.0, "shares": (0.8, 0.5, 0.2), "rank_shares": (0.75, 0.5), **wishes})  # pyright: ignore[reportArgumentType]
+def quickly(**config: object) -> CompressionConfig:
+    return CompressionConfig(**{"timing_seconds": 0.0, "shares": (0.8, 0.5, 0.2), "rank_shares": (0.75, 0.5), **config})  # pyright: ignore[reportArgumentType]
 
 
 def test_every_step_is_measured(learned: CircleClassifier, validation: Validation) -> None:

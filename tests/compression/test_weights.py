@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from circle.compression.moments import Moments
-from circle.compression.weights import low_rank, pack_scores, round_with_feedback
+from circle.compression.weights import Moments, low_rank, pack_scores, round_with_feedback
 from circle.errors import CircleError
 from circle.heads.packed import PackedScores, pack
 from circle.heads.scores import LinearScores, QuadraticScores

@@ -10,10 +10,9 @@ from rich.table import Table
 
 import circle
 from circle.cli import command_line, console
-from circle.compression import Compression, Validation, Wishes, compress_weights, explore
+from circle.compression import Compression, CompressionConfig, Validation, compress_weights, explore
 from circle.compression.measure import Timing
-from circle.compression.search import Step
-from circle.compression.wishes import Way
+from circle.compression.search import Step, Way
 from circle.data.sources import open_source
 from circle.errors import CircleError
 from circle.heads.packed import Weights
@@ -71,7 +70,7 @@ def compress(
     """
     kind = console.picture_kind(plot)
     console.check_outputs([output, report, plot], force=force, model=model)
-    wishes = Wishes(
+    config = CompressionConfig(
         None if ways is None else tuple(ways),
         weights,
         max_loss,
@@ -87,7 +86,7 @@ def compress(
         compress_weights(classifier, weights or "float16").save(output)
         _say_sizes(model, output)
         return 0
-    result = _explored(classifier, images, wishes)
+    result = _explored(classifier, images, config)
     result.model.save(output)
     console.output().print(_table(result))
     if report is not None:
@@ -101,14 +100,14 @@ def compress(
     return 0
 
 
-def _explored(classifier: CircleClassifier, images: Path, wishes: Wishes) -> Compression:
+def _explored(classifier: CircleClassifier, images: Path, config: CompressionConfig) -> Compression:
     source, err = open_source(images), console.messages()
     with console.progress(err) as bar:
         task = bar.add_task("features", total=len(source))
         validation = Validation.of_source(classifier, source, lambda done: bar.update(task, completed=done))
     console.skipped(validation.unreadable, err)
     with err.status("compressing") as status:
-        return explore(classifier, validation, wishes, lambda what: status.update(f"compressing: {what}"))
+        return explore(classifier, validation, config, lambda what: status.update(f"compressing: {what}"))
 
 
 def _table(result: Compression) -> Table:

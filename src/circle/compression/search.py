@@ -4,19 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from circle.compression.measure import Timing, file_bytes, time_models
 from circle.compression.ranking import dropping_order
 from circle.compression.validation import Validation
-from circle.compression.wishes import WAYS, Way, Wishes
 from circle.compression.workshop import PartId, Variant, Workshop
 from circle.errors import CircleError
-from circle.heads.packed import Weights
+from circle.heads.packed import CODES, Weights
 from circle.heads.slda import SLDAConfig
 from circle.learner import CircleClassifier
 
 Report = Callable[[str], None]
+Way = Literal["weights", "groups", "parts", "rank"]
+WAYS: tuple[Way, ...] = get_args(Way)
+
+
+@dataclass(frozen=True)
+class CompressionConfig:
+    """Options of a search for a smaller model: what it may cost and which ways it may go.
+
+    ``ways`` are tried in the order of ``WAYS`` whatever their order here; None: all that the model allows.
+    """
+
+    ways: tuple[Way, ...] | None = None
+    weights: Weights | None = None  # None: the smallest format whose loss is accepted
+    max_loss: float = 0.5  # points of accuracy on the validation images
+    target_bytes: int | None = None  # no further than this
+    shares: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the parts kept
+    rank_shares: tuple[float, ...] = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)  # of the number of classes
+    timing_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        for way in self.ways or ():
+            if way not in WAYS:
+                raise CircleError(f"way {way!r}: expected {', '.join(WAYS)}")
+        if self.weights is not None and self.weights not in CODES:
+            raise CircleError(f"weights {self.weights!r}: expected {', '.join(CODES)}")
+        if not 0 <= self.max_loss <= 100:
+            raise CircleError(f"max loss {self.max_loss:g}: expected points of accuracy, from 0 to 100")
+        if self.target_bytes is not None and self.target_bytes <= 0:
+            raise CircleError(f"target size {self.target_bytes}: expected a positive number of bytes")
+        if self.timing_seconds < 0:
+            raise CircleError(f"timing seconds {self.timing_seconds:g}: expected 0 or more")
 
 
 @dataclass(frozen=True)
@@ -56,18 +86,18 @@ class Compression:
         return next(step for step in self.steps if step.chosen)
 
 
-def compress(model: CircleClassifier, X: Any, y: Any, **wishes: Any) -> CircleClassifier:
+def compress(model: CircleClassifier, X: Any, y: Any, **config: Any) -> CircleClassifier:
     """A smaller model for prediction, chosen on labelled images that ``model`` has not learned.
 
-    Keywords are the fields of :class:`circle.compression.Wishes`, such as ``max_loss=0.5``.
+    Keywords are the fields of :class:`circle.compression.CompressionConfig`, such as ``max_loss=0.5``.
     """
-    settings = Wishes(**{"timing_seconds": 0.0, **wishes})
+    settings = CompressionConfig(**{"timing_seconds": 0.0, **config})
     return explore(model, Validation.of_arrays(model, X, y), settings, timed=False).model
 
 
 def compress_weights(model: CircleClassifier, weights: Weights = "float16") -> CircleClassifier:
     """The same model for prediction with weights in another format: what needs no images, and no choice."""
-    Wishes(weights=weights)
+    CompressionConfig(weights=weights)
     workshop = Workshop(model)
     return workshop.build(workshop.whole._replace(weights=weights))
 
@@ -75,21 +105,21 @@ def compress_weights(model: CircleClassifier, weights: Weights = "float16") -> C
 def explore(
     model: CircleClassifier,
     validation: Validation,
-    wishes: Wishes | None = None,
+    config: CompressionConfig | None = None,
     report: Report = lambda what: None,
     *,
     timed: bool = True,
 ) -> Compression:
     """Try the ways one after the other, each from the best step so far; measure all steps; choose."""
-    wishes = wishes or Wishes()
-    search = _Search(Workshop(model, validation), wishes, report)
+    config = config or CompressionConfig()
+    search = _Search(Workshop(model, validation), config, report)
     search.run()
     steps = search.steps
     if timed:
         report("timing")
         models = [search.workshop.build(variant) for variant in search.variants]
-        singles = time_models(models, validation.images[:1], wishes.timing_seconds / 2)
-        batches = time_models(models, validation.images, wishes.timing_seconds / 2)
+        singles = time_models(models, validation.images[:1], config.timing_seconds / 2)
+        batches = time_models(models, validation.images, config.timing_seconds / 2)
         steps = [
             replace(step, one_image=single, batch=batch)
             for step, single, batch in zip(steps, singles, batches, strict=True)
@@ -102,9 +132,9 @@ def explore(
 class _Search:
     """The state of a search: what was tried, and which of it is the best so far."""
 
-    def __init__(self, workshop: Workshop, wishes: Wishes, report: Report) -> None:
-        self.workshop, self.wishes, self.report = workshop, wishes, report
-        self.ways = _possible_ways(workshop, wishes)
+    def __init__(self, workshop: Workshop, config: CompressionConfig, report: Report) -> None:
+        self.workshop, self.config, self.report = workshop, config, report
+        self.ways = _possible_ways(workshop, config)
         self.steps: list[Step] = []
         self.variants: list[Variant] = []
         self.best = 0
@@ -124,7 +154,7 @@ class _Search:
         variant = self.variants[self.best]
         if way == "weights":
             formats: tuple[Weights, ...] = ("float16", "int8")
-            for each in formats if self.wishes.weights is None else (self.wishes.weights,):
+            for each in formats if self.config.weights is None else (self.config.weights,):
                 yield variant._replace(weights=each)
         elif way == "groups":
             while len(groups := {part.group for part in variant.parts}) > 1:
@@ -133,13 +163,13 @@ class _Search:
                 yield variant
         elif way == "parts":
             order = self._dropping_order(variant)
-            counts = [min(round((1.0 - share) * len(variant.parts)), len(order)) for share in self.wishes.shares]
+            counts = [min(round((1.0 - share) * len(variant.parts)), len(order)) for share in self.config.shares]
             for count in sorted(set(counts) - {0}):
                 left = set(variant.parts).difference(order[:count])
                 yield variant._replace(parts=tuple(part for part in variant.parts if part in left))
         else:
             classes = len(self.workshop.model._classes())
-            ranks = {max(1, round(share * classes)) for share in self.wishes.rank_shares}
+            ranks = {max(1, round(share * classes)) for share in self.config.rank_shares}
             for rank in sorted(ranks, reverse=True):
                 yield variant._replace(rank=rank)
 
@@ -166,7 +196,7 @@ class _Search:
             accuracy=accuracy,
             loss=loss,
             file_bytes=file_bytes(self.workshop.build(variant)),
-            accepted=loss <= self.wishes.max_loss + 1e-9,
+            accepted=loss <= self.config.max_loss + 1e-9,
         )
         self.steps.append(step)
         self.variants.append(variant)
@@ -181,20 +211,20 @@ class _Search:
                     return
 
     def _small_enough(self, index: int) -> bool:
-        target = self.wishes.target_bytes
+        target = self.config.target_bytes
         return target is not None and self.steps[index].file_bytes <= target
 
     def _check_result(self) -> None:
-        target, best = self.wishes.target_bytes, self.steps[self.best]
+        target, best = self.config.target_bytes, self.steps[self.best]
         if target is not None and best.file_bytes > target:
             raise CircleError(
-                f"target of {target:,} bytes: the smallest model that loses at most {self.wishes.max_loss:g} points "
+                f"target of {target:,} bytes: the smallest model that loses at most {self.config.max_loss:g} points "
                 f"has {best.file_bytes:,}; expected a larger target or a larger loss allowed"
             )
-        if self.wishes.weights is not None and best.weights != self.wishes.weights:
-            loss = next(step.loss for step in self.steps if step.weights == self.wishes.weights)
+        if self.config.weights is not None and best.weights != self.config.weights:
+            loss = next(step.loss for step in self.steps if step.weights == self.config.weights)
             raise CircleError(
-                f"weights {self.wishes.weights}: they lose {loss:.2f} points, {self.wishes.max_loss:g} are allowed"
+                f"weights {self.config.weights}: they lose {loss:.2f} points, {self.config.max_loss:g} are allowed"
             )
 
 
@@ -202,7 +232,7 @@ def _without_group(variant: Variant, group: int) -> Variant:
     return variant._replace(parts=tuple(part for part in variant.parts if part.group != group))
 
 
-def _possible_ways(workshop: Workshop, wishes: Wishes) -> list[Way]:
+def _possible_ways(workshop: Workshop, config: CompressionConfig) -> list[Way]:
     """The ways wished for, or all that the model allows; a wish that it does not allow is an error."""
     model = workshop.model
     head = model._head_config().name
@@ -217,13 +247,13 @@ def _possible_ways(workshop: Workshop, wishes: Wishes) -> list[Way]:
         refused["parts"] = f"statistics of the head {head!r} cannot be cut"
     elif len(workshop.columns) == len(model.groups_):
         refused["parts"] = f"every group is one indivisible {model.groups_[0].members[0].config.name!r}"
-    for way in wishes.ways or ():
+    for way in config.ways or ():
         if way in refused:
             raise CircleError(f"way {way!r}: {refused[way]}")
-    chosen: list[Way] = [way for way in WAYS if way not in refused and way in (wishes.ways or WAYS)]
-    if wishes.weights is not None and "weights" not in chosen:
+    chosen: list[Way] = [way for way in WAYS if way not in refused and way in (config.ways or WAYS)]
+    if config.weights is not None and "weights" not in chosen:
         reason = refused.get("weights", "the ways given leave them as they are")
-        raise CircleError(f"weights {wishes.weights}: {reason}")
+        raise CircleError(f"weights {config.weights}: {reason}")
     if not chosen:
         raise CircleError(f"nothing to compress: {'; '.join(dict.fromkeys(refused.values()))}")
     return chosen

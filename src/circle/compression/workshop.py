@@ -9,9 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from circle.compression.moments import Moments
 from circle.compression.validation import Validation
-from circle.compression.weights import pack_scores
+from circle.compression.weights import Moments, pack_scores
 from circle.ensemble import Group, Kept, KeptMember
 from circle.errors import CircleError
 from circle.extractors import Grid

@@ -1,4 +1,4 @@
-"""Wishes that cannot be are refused at once."""
+"""CompressionConfig that cannot be are refused at once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from circle.compression import Wishes
+from circle.compression import CompressionConfig
 from circle.errors import CircleError
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("config", "message"),
     [
         ({"ways": ("magic",)}, "way 'magic': expected weights, groups, parts, rank"),
         ({"weights": "int3"}, "weights 'int3': expected float32, float16, int8"),
@@ -21,6 +21,6 @@ from circle.errors import CircleError
         ({"timing_seconds": -1}, "timing seconds -1: expected 0 or more"),
     ],
 )
-def test_refused(wishes: dict[str, Any], message: str) -> None:
+def test_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(CircleError, match=message):
-        Wishes(**wishes)
+        CompressionConfig(**config)
