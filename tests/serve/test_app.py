@@ -7,6 +7,7 @@ import re
 import socket
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,16 @@ def test_teach_ask_and_change(api: Api, server: Any, tmp_path: Path) -> None:
     assert api.post("/api/forget", json={"label": "wasp"}).json() == {"label": "wasp", "exact": False, "erased": True}
     state = api.get("/api/state").json()
     assert [(each["label"], each["learned"]) for each in state["classes"]] == [("ant", 3)]
+
+
+def test_models_one_after_the_other_and_at_once(api: Api) -> None:
+    api.learn("ant")
+    for _ in range(20):
+        assert api.get("/api/model?kind=prediction").status_code == 200, "its own last download is no reason to refuse"
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: httpx.get(f"{api.base_url}/api/model", timeout=60), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len({answer.content for answer in answers}) == 1
 
 
 def test_undo_over_the_api(api: Api, server: Any) -> None:

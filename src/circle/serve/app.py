@@ -142,7 +142,7 @@ class _Api:
         if kind not in ("learning", "prediction"):
             raise RequestError("kind: expected learning or prediction")
         service = self._service
-        transfer = service.heavy()
+        transfer = service.transfer()
         folder = await transfer.__aenter__()
         try:
             file = folder / "model.circle"
@@ -161,7 +161,7 @@ class _Api:
     async def _take_model(self, request: Request, *, merge: bool) -> Response:
         service = self._service
         size = body_size(request, "application/octet-stream", service.limits.model_bytes)
-        async with service.heavy() as folder:
+        async with service.transfer() as folder:
             file = folder / "model.circle"
             # The server's own folder and name, whatever the request says; written while it arrives.
             with file.open("wb") as target:

@@ -37,7 +37,7 @@ class Limits:
     body_seconds
         Time that a request's body may take to arrive.
     waiting
-        Lessons, and predictions, that may wait; a further one is told "busy".
+        Lessons, predictions and model transfers that may wait, of each; a further one is told "busy".
     connections
         Open connections.
     rate

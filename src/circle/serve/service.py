@@ -24,6 +24,7 @@ from circle.serve.snapshot import Refresher
 from circle.serve.uploads import read_upload
 
 SNAPSHOT_SECONDS = 20.0  # that a change waits at most for the predictions to follow it
+TRANSFER_SECONDS = 10.0  # that a download or upload of a model waits at most for the one before it
 
 
 class Service:
@@ -45,7 +46,8 @@ class Service:
         self.predictor = Predictor(self.refresher, limits.waiting)
         self.decoders = Decoders(limits)
         self.budget = ByteBudget(max(16 * limits.image_bytes, limits.image_bytes + limits.model_bytes))
-        self._heavy = asyncio.Semaphore(1)
+        self._transfer_slot = asyncio.Semaphore(1)
+        self._waiting_transfers = 0
 
     def close(self) -> None:
         """Finish what waits, end all threads and processes, and write the model file."""
@@ -77,13 +79,30 @@ class Service:
         await asyncio.to_thread(self.refresher.wait, self.writer.published.version, SNAPSHOT_SECONDS)
 
     @asynccontextmanager
-    async def heavy(self) -> AsyncIterator[Path]:
-        """A folder of its own for one transfer of a model; there is only one such transfer at a time."""
-        if self._heavy.locked():
-            raise BusyError("another model is being transferred: try again in a moment")
-        async with self._heavy:
+    async def transfer(self) -> AsyncIterator[Path]:
+        """A temporary folder for one download or upload of a model; one at a time, the others wait their turn.
+
+        A client has its whole download before the server has cleaned up after it, so even a client that asks for one
+        model after the other meets its own last transfer: waiting a moment is right, refusing at once is not.
+
+        Raises:
+            BusyError: too many are waiting, or the one before takes longer than ``TRANSFER_SECONDS``.
+        """
+        if self._waiting_transfers >= self.limits.waiting:
+            raise BusyError(f"limit of waiting model transfers reached ({self.limits.waiting}): try again in a moment")
+        self._waiting_transfers += 1
+        try:
+            async with asyncio.timeout(TRANSFER_SECONDS):
+                await self._transfer_slot.acquire()
+        except TimeoutError as error:
+            raise BusyError("another model is being transferred: try again in a moment") from error
+        finally:
+            self._waiting_transfers -= 1
+        try:
             with tempfile.TemporaryDirectory(prefix="circle-serve-") as folder:
                 yield Path(folder)
+        finally:
+            self._transfer_slot.release()
 
     async def take_model(self, file: Path, *, merge: bool) -> Any:
         """Merge an uploaded model, or go on with it."""
