@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from school import tiny_model
+from factories import tiny_model
 
 from circle.serve import service as service_module
 from circle.serve.errors import BusyError
