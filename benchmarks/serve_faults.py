@@ -29,7 +29,7 @@ from serving import Server, picture, running, tiny_model, until
 from circle import CircleClassifier
 from circle.data.decode import read_pixels
 from circle.errors import CircleError
-from circle.serve import queues
+from circle.serve import workers
 from circle.serve.recovery import journal_path
 
 HEADERS = {"content-type": "image/png"}
@@ -104,7 +104,7 @@ class Client(threading.Thread):
 def kill_often(folder: Path, kills: int, seed: int = 0, lessons: int = 12) -> dict[str, int]:
     """Kill a server again and again; an AssertionError if it ever forgets, or learns what nobody sent."""
     chance, path, pupil = random.Random(seed), folder / "kill.circle", Pupil()
-    queues.CHECKPOINT_BYTES = 1000  # a checkpoint after every lesson, so that many kills meet one
+    workers.CHECKPOINT_JOURNAL_BYTES = 1000  # a checkpoint after every lesson, so that many kills meet one
     counts = {"kills": 0, "acknowledged": 0, "under_way_kept": 0, "under_way_gone": 0, "leftovers": 0}
     for turn in range(kills):
         server = Server(path)

@@ -27,10 +27,10 @@ import numpy as np
 from PIL import Image
 from serving import Server, picture, running
 
-from circle.serve import protocol
+from circle.serve import http_protocol
 from circle.serve.limits import Limits
 
-PATIENCE = 60.0  # seconds after which an answer counts as a hang
+HANG_SECONDS = 60.0  # seconds after which an answer counts as a hang
 ROUTES = ("state", "predict", "learn", "classes", "rename", "forget", "undo", "model", "load", "merge", "nothing")
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD", "TRACE", "get", "X" * 40, "")
 TYPES = ("image/png", "image/svg+xml", "application/json", "application/octet-stream", "text/plain", "", "image/\xff")
@@ -168,7 +168,7 @@ def spoiled_image(chance: random.Random) -> bytes:
     return bytes(content)
 
 
-def send(address: tuple[str, int], content: bytes, seconds: float = PATIENCE) -> int:
+def send(address: tuple[str, int], content: bytes, seconds: float = HANG_SECONDS) -> int:
     """Send bytes, and say which status came back: 0 for none, -1 for a hang."""
     try:
         with socket.create_connection(address, timeout=seconds) as connection:
@@ -191,7 +191,7 @@ def send(address: tuple[str, int], content: bytes, seconds: float = PATIENCE) ->
 def run(folder: Path, requests: int, images: int, *, seed: int = 0, clients: int = 8) -> Outcome:
     """Fuzz a server that has something to lose."""
     outcome = Outcome()
-    protocol.HEAD_SECONDS = 0.5  # heads that never end would take most of the time
+    http_protocol.HEADER_SECONDS = 0.5  # heads that never end would take most of the time
     started = time.monotonic()
     with running(folder / "fuzz.circle", limits=Limits(rate=1e6, body_seconds=0.5)) as server:
         address = urlsplit(server.address)

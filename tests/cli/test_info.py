@@ -10,8 +10,8 @@ from calling import COLOURS
 
 from circle import CircleClassifier
 from circle.cli import run
-from circle.serve.classroom import Classroom
 from circle.serve.limits import Limits
+from circle.serve.model_store import ModelStore
 from circle.serve.recovery import journal_path
 
 
@@ -26,10 +26,10 @@ def test_lessons_that_wait_in_a_journal_are_mentioned(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert told(model, capsys) is None
-    room = Classroom(model, CircleClassifier, Limits())
+    store = ModelStore(model, CircleClassifier, Limits())
     assert told(model, capsys) is None
-    room.make_class("new")
-    room.make_class("newer")
+    store.create_class("new")
+    store.create_class("newer")
     waiting = "2 steps wait in model.circle.journal and are not in this file yet; `circle serve` adds them"
     assert told(model, capsys) == waiting
     assert run(["info", str(model)]) == 0
@@ -38,7 +38,7 @@ def test_lessons_that_wait_in_a_journal_are_mentioned(
     other.write_bytes(model.read_bytes())
     journal_path(other).write_bytes(b"no journal")
     assert "damaged journal" in (told(other, capsys) or "")
-    room.close()
+    store.close()
     assert told(model, capsys) is None
 
 

@@ -1,4 +1,4 @@
-"""A server in a thread of the tests, and what the tests of serving share (``school``, the programs in benchmarks/)."""
+"""A server in a thread of the tests, and what they share (``factories``, the programs in benchmarks/)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "benchmarks")]
 
 
-class Live:
+class RunningServer:
     """A running server and what is behind it."""
 
     def __init__(self, path: Path, new_model: Callable[[], Any], *, port: int = 0, **options: Any) -> None:
@@ -38,24 +38,24 @@ class Live:
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Callable[..., Live]]:
+def start_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
     """Starts servers that end with the test."""
     yield from _starting(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def live_long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Live]]:
+def start_module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., RunningServer]]:
     """Starts servers that end with the last test of the file."""
     yield from _starting(tmp_path_factory.mktemp("live"))
 
 
-def _starting(folder: Path) -> Iterator[Callable[..., Live]]:
-    from school import tiny_model
+def _starting(folder: Path) -> Iterator[Callable[..., RunningServer]]:
+    from factories import tiny_model
 
-    started: list[Live] = []
+    started: list[RunningServer] = []
 
-    def start(path: Path | None = None, new_model: Callable[[], Any] = tiny_model, **options: Any) -> Live:
-        started.append(Live(path or folder / "model.circle", new_model, **options))
+    def start(path: Path | None = None, new_model: Callable[[], Any] = tiny_model, **options: Any) -> RunningServer:
+        started.append(RunningServer(path or folder / "model.circle", new_model, **options))
         return started[-1]
 
     yield start

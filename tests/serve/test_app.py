@@ -7,17 +7,18 @@ import re
 import socket
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from factories import learned, png
 from PIL import Image
-from school import learned, png
 
 from circle import CircleClassifier
-from circle.serve import protocol
-from circle.serve.app import PAGES
+from circle.serve import http_protocol
+from circle.serve.app import STATIC_FILES
 from circle.serve.limits import Limits
 
 IMAGE = {"content-type": "image/png"}
@@ -32,8 +33,8 @@ class Api(httpx.Client):
 
 
 @pytest.fixture
-def server(live: Callable[..., Any]) -> Any:
-    return live()
+def server(start_server: Callable[..., Any]) -> Any:
+    return start_server()
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def test_teach_ask_and_change(api: Api, server: Any, tmp_path: Path) -> None:
             answer = api.learn(label, number, group="g1")
     assert answer.json() == {"outcome": "learned", "label": "bee", "learned": 3, "held": 0, "samples": 6, "version": 7}
     assert api.learn("bee", 2).json()["outcome"] == "known"
-    assert server.service.refresher.wait(7, 60)
+    assert server.service.snapshot_updater.wait(7, 60)
     answer = api.post("/api/predict?top=1", content=png("bee", 77), headers=IMAGE).json()
     assert [each["label"] for each in answer["predictions"]] == ["bee"]
     assert api.post("/api/rename", json={"label": "bee", "to": "wasp"}).json() == {"label": "wasp"}
@@ -59,7 +60,7 @@ def test_teach_ask_and_change(api: Api, server: Any, tmp_path: Path) -> None:
     assert [each["label"] for each in answer["predictions"]] == ["wasp", "ant"]
     file = tmp_path / "copy.circle"
     file.write_bytes(api.get("/api/model").content)
-    assert CircleClassifier.load(file).statistics_ == server.service.room.model.statistics_
+    assert CircleClassifier.load(file).statistics_ == server.service.store.model.statistics_
     small = api.get("/api/model?kind=prediction")
     assert "model.circle" in small.headers["content-disposition"]
     (tmp_path / "small.circle").write_bytes(small.content)
@@ -74,20 +75,30 @@ def test_teach_ask_and_change(api: Api, server: Any, tmp_path: Path) -> None:
     assert [(each["label"], each["learned"]) for each in state["classes"]] == [("ant", 3)]
 
 
+def test_models_one_after_the_other_and_at_once(api: Api) -> None:
+    api.learn("ant")
+    for _ in range(20):
+        assert api.get("/api/model?kind=prediction").status_code == 200, "its own last download is no reason to refuse"
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: httpx.get(f"{api.base_url}/api/model", timeout=60), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len({answer.content for answer in answers}) == 1
+
+
 def test_undo_over_the_api(api: Api, server: Any) -> None:
     api.learn("ant", 0)
-    before = server.service.room.model.copy()
+    before = server.service.store.model.copy()
     api.learn("ant", 1, group="drop")
     api.learn("bee", 1, group="drop")
     assert api.get("/api/state").json()["undo"] == {"labels": ["ant", "bee"], "images": 2}
     assert api.post("/api/undo", json={}).json() == {"images": 2, "labels": ["ant", "bee"], "group": "drop"}
-    assert server.service.room.model.statistics_ == before.statistics_
+    assert server.service.store.model.statistics_ == before.statistics_
 
 
 @pytest.fixture(scope="module")
-def untaught(live_long: Callable[..., Any]) -> Any:
+def empty_server(start_module_server: Callable[..., Any]) -> Any:
     """One server for all requests that change nothing."""
-    return live_long(limits=Limits(image_bytes=100_000))
+    return start_module_server(limits=Limits(image_bytes=100_000))
 
 
 @pytest.mark.parametrize(
@@ -112,13 +123,13 @@ def untaught(live_long: Callable[..., Any]) -> Any:
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(
-    untaught: Any, path: str, options: dict[str, Any], status: int, message: str
+    empty_server: Any, path: str, options: dict[str, Any], status: int, message: str
 ) -> None:
-    server = untaught
+    server = empty_server
     answer = httpx.post(f"{server.address}{path}", timeout=60, **options)
     assert (answer.status_code, message in answer.json()["error"]) == (status, True), answer.text
     assert "\n" not in answer.json()["error"]
-    assert server.service.room.sequence == 0, "nothing was changed"
+    assert server.service.store.sequence == 0, "nothing was changed"
 
 
 def test_no_path_of_a_request_reaches_the_disk(server: Any) -> None:
@@ -129,8 +140,8 @@ def test_no_path_of_a_request_reaches_the_disk(server: Any) -> None:
     assert {each.name for each in server.service.path.parent.iterdir()} == {"model.circle", "model.circle.journal"}
 
 
-def test_a_bomb_is_refused_and_the_server_goes_on(live: Callable[..., Any]) -> None:
-    server = live(limits=Limits(image_pixels=1_000_000, image_seconds=5))
+def test_a_bomb_is_refused_and_the_server_goes_on(start_server: Callable[..., Any]) -> None:
+    server = start_server(limits=Limits(image_pixels=1_000_000, image_seconds=5))
     bomb = io.BytesIO()
     Image.new("1", (14_000, 14_000)).save(bomb, "PNG", compress_level=1)  # above Pillow's own limit, too
     with Api(base_url=server.address, timeout=60) as api:
@@ -139,17 +150,17 @@ def test_a_bomb_is_refused_and_the_server_goes_on(live: Callable[..., Any]) -> N
         assert api.learn("ant").status_code == 200
 
 
-def test_busy_is_said_with_a_time_to_come_back(live: Callable[..., Any]) -> None:
+def test_busy_is_said_with_a_time_to_come_back(start_server: Callable[..., Any]) -> None:
     import threading
 
-    server = live(limits=Limits(waiting=1))
+    server = start_server(limits=Limits(waiting=1))
     begun, go_on = threading.Event(), threading.Event()
 
-    def hold_up(_: object) -> None:
+    def block_writer(_: object) -> None:
         begun.set()
         assert go_on.wait(60)
 
-    server.service.writer.submit(hold_up)
+    server.service.writer.submit(block_writer)
     assert begun.wait(60)
     server.service.writer.submit(lambda _: None)
     with Api(base_url=server.address, timeout=60) as api:
@@ -160,8 +171,8 @@ def test_busy_is_said_with_a_time_to_come_back(live: Callable[..., Any]) -> None
         assert api.learn("ant").status_code in (200, 503)
 
 
-def test_a_body_that_does_not_come(live: Callable[..., Any]) -> None:
-    server = live(limits=Limits(body_seconds=0.2))
+def test_a_body_that_does_not_come(start_server: Callable[..., Any]) -> None:
+    server = start_server(limits=Limits(body_seconds=0.2))
     head = (
         b"POST /api/learn?label=a HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: image/png\r\nContent-Length: 9\r\n\r\n"
     )
@@ -170,9 +181,9 @@ def test_a_body_that_does_not_come(live: Callable[..., Any]) -> None:
         assert b" 408 " in connection.recv(4096)
 
 
-def test_a_head_that_does_not_end(live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.2)
-    server = live()
+def test_a_head_that_does_not_end(start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "HEADER_SECONDS", 0.2)
+    server = start_server()
     for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             connection.sendall(begun)
@@ -181,7 +192,7 @@ def test_a_head_that_does_not_end(live: Callable[..., Any], monkeypatch: pytest.
 
 def test_page_and_scripts_need_nothing_from_elsewhere(server: Any) -> None:
     text = ""
-    for path in PAGES:
+    for path in STATIC_FILES:
         answer = httpx.get(f"{server.address}{path}")
         assert answer.status_code == 200
         text += answer.text

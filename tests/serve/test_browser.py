@@ -18,8 +18,8 @@ import httpx
 import numpy as np
 import pytest
 from browser import drop, image_file, needs_chromium, opened_page
+from factories import png
 from PIL import Image
-from school import png
 from sklearn.datasets import load_digits, load_sample_image
 
 from circle import CircleClassifier
@@ -71,10 +71,10 @@ def add_class_on(page: Any, name: str) -> None:
     playwright.expect(card_of(page, name)).to_be_visible()
 
 
-def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) -> None:
+def test_the_whole_story(start_server: Callable[..., Any], page: Any, tmp_path: Path) -> None:
     expect = playwright.expect
     path = tmp_path / "photos.circle"
-    server = live(path, narrow_model)
+    server = start_server(path, narrow_model)
     page.goto(server.address)
 
     card, add_class = partial(card_of, page), partial(add_class_on, page)
@@ -93,10 +93,10 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     drop(page, card("flower"), crops("flower", 8))
     expect(page.locator("#message")).to_contain_text("flower: ")
     samples = learned("temple") + learned("flower")
-    held = 16 - samples
-    assert held >= 1
+    held_out = 16 - samples
+    assert held_out >= 1
     expect(page.locator("#samples")).to_have_text(str(samples))
-    expect(page.locator("#tested")).to_have_text(str(held))
+    expect(page.locator("#tested")).to_have_text(str(held_out))
     expect(page.locator("#accuracy")).to_contain_text("%")
 
     # Asking, by picker and by drop.
@@ -115,13 +115,13 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     assert learned("digit") == 1
 
     # Another name: nothing is learned anew.
-    version = server.service.refresher.snapshot.version
+    version = server.service.snapshot_updater.snapshot.version
     card("digit").locator(".name").fill("number")
     card("digit").locator(".name").press("Enter")
     expect(card("number")).to_be_visible()
     first_answer("number")
     expect(page.locator("#samples")).to_have_text(str(samples + 1))
-    assert server.service.refresher.snapshot.model.samples_ == samples + 1, version
+    assert server.service.snapshot_updater.snapshot.model.samples_ == samples + 1, version
 
     # The model leaves as a file, comes back as a second helping, and as itself.
     with page.expect_download() as download:
@@ -129,7 +129,7 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     assert download.value.suggested_filename == path.name
     file = tmp_path / "copy.circle"
     download.value.save_as(file)
-    assert CircleClassifier.load(file).statistics_ == server.service.room.model.statistics_
+    assert CircleClassifier.load(file).statistics_ == server.service.store.model.statistics_
     with page.expect_file_chooser() as chooser:
         page.click("#merge")
     chooser.value.set_files(file)
@@ -141,13 +141,13 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
     expect(page.locator("#samples")).to_have_text(str(samples + 1))
 
     # Undo is exact.
-    before = server.service.room.model.copy()
+    before = server.service.store.model.copy()
     expect(page.locator("#undo")).to_be_disabled()
     drop(page, card("number"), [digit(1), digit(2), digit(3)])
     expect(page.locator("#undo")).to_have_text("Undo 3 of number")
     page.click("#undo")
     expect(page.locator("#samples")).to_have_text(str(samples + 1))
-    assert server.service.room.model.statistics_ == before.statistics_
+    assert server.service.store.model.statistics_ == before.statistics_
 
     # A class leaves.
     card("number").locator(".forget").click()
@@ -169,10 +169,10 @@ def test_the_whole_story(live: Callable[..., Any], page: Any, tmp_path: Path) ->
 
     # All of it is there after a restart.
     shown = page.locator("#classes .counts").all_inner_texts()
-    counts = server.service.room.counts()
+    counts = server.service.store.counts()
     server.stop()
-    again = live(path, narrow_model, port=server.port)
-    assert again.service.room.counts() == counts
+    again = start_server(path, narrow_model, port=server.port)
+    assert again.service.store.counts() == counts
     page.reload()
     expect(page.locator("#classes .card")).to_have_count(len(shown))
     expect(card("camera").locator(".counts")).to_contain_text(f"{counts['camera']} learned")
@@ -182,10 +182,10 @@ def picture(name: str, number: int = 0) -> dict[str, Any]:
     return {"name": f"{name}-{number}.png", "mimeType": "image/png", "buffer": png(name, number)}
 
 
-def test_what_goes_wrong_on_a_phone(live: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_goes_wrong_on_a_phone(start_server: Callable[..., Any], tmp_path: Path) -> None:
     """Broken images, long names, late answers, undone and lost lessons; nothing stays that is no longer true."""
     expect = playwright.expect
-    server = live()
+    server = start_server()
     long = "W" * 64
     with opened_page(allowed="Failed to load resource") as page:
         page.set_viewport_size({"width": 390, "height": 720})
@@ -270,9 +270,9 @@ def test_what_goes_wrong_on_a_phone(live: Callable[..., Any], tmp_path: Path) ->
         expect(page.locator("#message")).to_contain_text("The server cannot be reached")
 
 
-def test_a_server_with_a_token(live: Callable[..., Any], page: Any) -> None:
+def test_a_server_with_a_token(start_server: Callable[..., Any], page: Any) -> None:
     expect = playwright.expect
-    server = live(token="open-sesame-0123456789", host="0.0.0.0")
+    server = start_server(token="open-sesame-0123456789", host="0.0.0.0")
     page.goto(f"{server.address}/#token=open-sesame-0123456789")
     page.fill("#new-name", "<b>bold & brave</b>")
     page.click("text=Add class")

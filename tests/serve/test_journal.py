@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
     journal = Journal.create(tmp_path / "m.journal", BASE)
     for step in STEPS:
         journal.append(step)
-    assert journal.grown == sum(len(step.encode()) for step in STEPS)
+    assert journal.appended_bytes == sum(len(step.encode()) for step in STEPS)
     journal.close()
     return journal.path
 

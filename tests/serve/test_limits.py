@@ -31,7 +31,7 @@ def test_rates_belong_to_addresses_and_come_back(monkeypatch: pytest.MonkeyPatch
     assert rate.allows("b")
     now[0] = 1.0
     assert [rate.allows("a") for _ in range(7)] == [True] * 5 + [False] * 2
-    monkeypatch.setattr(limits, "ADDRESSES", 3)
+    monkeypatch.setattr(limits, "MAX_TRACKED_ADDRESSES", 3)
     for number in range(10):
         rate.allows(str(number))
     assert len(rate._buckets) == 3

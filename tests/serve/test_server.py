@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from school import tiny_model
+from factories import tiny_model
 
 from circle import checkpoint
 from circle.errors import CircleError

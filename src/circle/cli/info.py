@@ -14,7 +14,7 @@ from circle.cli import console
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.model_file import compressed_facts, learning_bytes, prediction_bytes
-from circle.serve.recovery import journal_path, waiting_steps
+from circle.serve.recovery import journal_path, pending_steps
 
 
 def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -82,7 +82,7 @@ def _facts(path: Path) -> dict[str, Any]:
 def _journal(path: Path, header: dict[str, Any]) -> str | None:
     """What a server has kept beside the file and not yet written into it, in words."""
     try:
-        steps = waiting_steps(path, header.get("journal"))
+        steps = pending_steps(path, header.get("journal"))
     except CircleError as error:
         return str(error)
     if not steps:

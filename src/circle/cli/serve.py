@@ -54,18 +54,19 @@ def serve(
         settings.check_against(found, model)
 
     def ready(address: str, service: Service) -> None:
-        for note in service.room.notes:
+        for note in service.store.notes:
             err.print(note, soft_wrap=True)
         hint = "#token=... (the value of CIRCLE_TOKEN)" if token else ""
         out.print(f"{model}: {address}{hint}  (Ctrl-C ends; everything learned is kept)", soft_wrap=True)
         out.file.flush()
 
     serve_model(
-        *(model, new_model),
+        model,
+        new_model,
         host=host,
         port=port,
         token=token,
-        names=name,
+        host_names=name,
         limits=limits,
         check=check,
         ready=ready,

@@ -16,13 +16,13 @@ from starlette.routing import Route
 
 from circle.errors import CircleError, UnreadableImageError
 from circle.not_learned import NotLearnedError
-from circle.serve.bodies import body_size, json_fields, read_body, whole_number
+from circle.serve.bodies import body_size, integer_parameter, json_fields, read_body
+from circle.serve.class_names import clean_name
 from circle.serve.errors import RequestError, StorageError
-from circle.serve.labels import clean_name
 from circle.serve.service import Service, ranked
 
-STATIC = Path(__file__).with_name("static")
-PAGES = {
+STATIC_FOLDER = Path(__file__).with_name("static")
+STATIC_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/app.js": ("app.js", "text/javascript; charset=utf-8"),
     "/camera.js": ("camera.js", "text/javascript; charset=utf-8"),
@@ -31,7 +31,7 @@ PAGES = {
     "/style.css": ("style.css", "text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-RETRY = {"Retry-After": "1"}
+RETRY_HEADERS = {"Retry-After": "1"}
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -39,11 +39,11 @@ def create_app(service: Service) -> Starlette:
     """The application around a service."""
     api = _Api(service)
     routes = [
-        *(Route(path, _page(*page), methods=["GET"]) for path, page in PAGES.items()),
+        *(Route(path, _page(*page), methods=["GET"]) for path, page in STATIC_FILES.items()),
         Route("/api/state", api.state, methods=["GET"]),
         Route("/api/predict", api.predict, methods=["POST"]),
         Route("/api/learn", api.learn, methods=["POST"]),
-        Route("/api/classes", api.make_class, methods=["POST"]),
+        Route("/api/classes", api.create_class, methods=["POST"]),
         Route("/api/rename", api.rename, methods=["POST"]),
         Route("/api/forget", api.forget, methods=["POST"]),
         Route("/api/undo", api.undo, methods=["POST"]),
@@ -51,12 +51,16 @@ def create_app(service: Service) -> Starlette:
         Route("/api/load", api.load, methods=["POST"]),
         Route("/api/merge", api.merge, methods=["POST"]),
     ]
-    handlers: dict[Any, Any] = {CircleError: _refused, HTTPException: _unknown, ClientDisconnect: _gone}
+    handlers: dict[Any, Any] = {
+        CircleError: _handle_circle_error,
+        HTTPException: _handle_http_error,
+        ClientDisconnect: _handle_disconnect,
+    }
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
 def _page(name: str, kind: str) -> Handler:
-    content = (STATIC / name).read_bytes()
+    content = (STATIC_FOLDER / name).read_bytes()
 
     async def page(_: Request) -> Response:
         return Response(content, headers={"content-type": kind, "cache-control": "no-cache"})
@@ -64,7 +68,7 @@ def _page(name: str, kind: str) -> Handler:
     return page
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _handle_circle_error(_: Request, error: Exception) -> Response:
     """One line that says what was expected, with a status that says whose turn it is."""
     if isinstance(error, (RequestError, StorageError)):
         status = error.status
@@ -72,15 +76,15 @@ async def _refused(_: Request, error: Exception) -> Response:
         status = 422
     else:
         status = 409 if isinstance(error, NotLearnedError) else 400
-    return JSONResponse({"error": str(error)}, status, RETRY if status in (503, 507) else None)
+    return JSONResponse({"error": str(error)}, status, RETRY_HEADERS if status in (503, 507) else None)
 
 
-async def _unknown(_: Request, error: Exception) -> Response:
+async def _handle_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-async def _gone(_: Request, __: Exception) -> Response:
+async def _handle_disconnect(_: Request, __: Exception) -> Response:
     return Response(status_code=400)  # nobody is there to read it
 
 
@@ -94,55 +98,55 @@ class _Api:
         return JSONResponse(self._service.state())
 
     async def predict(self, request: Request) -> Response:
-        top = whole_number(request.query_params.get("top", "10"), 1, self._service.limits.classes, "top")
+        top = integer_parameter(request.query_params.get("top", "10"), 1, self._service.limits.classes, "top")
         async with self._image(request) as content:
             prediction = await self._service.predict(content)
         return JSONResponse({"predictions": ranked(prediction, top), "version": prediction.snapshot.version})
 
     async def learn(self, request: Request) -> Response:
         name = clean_name(request.query_params.get("label"))
-        hold = whole_number(request.query_params.get("hold", "0"), 0, 1, "hold")
+        hold = integer_parameter(request.query_params.get("hold", "0"), 0, 1, "hold")
         group = request.query_params.get("group", "")
         if group and not (len(group) <= 32 and group.isascii() and group.isalnum()):
             raise RequestError("group: expected at most 32 letters and digits")
         async with self._image(request) as content:
             outcome = await self._service.learn(name, content, hold=bool(hold), group=group)
-        published = self._service.writer.published
-        counts = next((each for label, each in published.classes.items() if str(label) == name), (0, 0))
+        status = self._service.writer.status
+        counts = next((each for label, each in status.classes.items() if str(label) == name), (0, 0))
         answer = {"outcome": outcome, "label": name, "learned": counts[0], "held": counts[1]}
-        return JSONResponse({**answer, "samples": published.samples, "version": published.version})
+        return JSONResponse({**answer, "samples": status.samples, "version": status.version})
 
-    async def make_class(self, request: Request) -> Response:
+    async def create_class(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
-        label = await self._service.change(lambda room: room.make_class(name))
+        label = await self._service.change(lambda store: store.create_class(name))
         return JSONResponse({"label": str(label)}, 201)
 
     async def rename(self, request: Request) -> Response:
         fields = await json_fields(request, "label", "to")
         name, to = clean_name(fields["label"]), clean_name(fields["to"])
-        label = await self._service.change(lambda room: room.rename(name, to))
+        label = await self._service.change(lambda store: store.rename(name, to))
         return JSONResponse({"label": str(label)})
 
     async def forget(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
         # The writer does both at once: nobody's lesson can come into the journal between them.
-        exact, erased = await self._service.change(lambda room: (room.forget(name), not room.journal_bytes))
-        await self._service.caught_up()
+        exact, erased = await self._service.change(lambda store: (store.forget(name), not store.journal_bytes))
+        await self._service.wait_for_snapshot()
         return JSONResponse({"label": name, "exact": exact, "erased": erased})
 
     async def undo(self, request: Request) -> Response:
         await json_fields(request)
-        lesson = await self._service.change(lambda room: room.undo())
-        await self._service.caught_up()
-        labels = dict.fromkeys(str(picture.label) for picture in lesson)
-        return JSONResponse({"images": len(lesson), "labels": list(labels), "group": lesson[0].group})
+        learn_request = await self._service.change(lambda store: store.undo())
+        await self._service.wait_for_snapshot()
+        labels = dict.fromkeys(str(example.label) for example in learn_request)
+        return JSONResponse({"images": len(learn_request), "labels": list(labels), "group": learn_request[0].group})
 
     async def download(self, request: Request) -> Response:
         kind = request.query_params.get("kind", "learning")
         if kind not in ("learning", "prediction"):
             raise RequestError("kind: expected learning or prediction")
         service = self._service
-        transfer = service.heavy()
+        transfer = service.transfer()
         folder = await transfer.__aenter__()
         try:
             file = folder / "model.circle"
@@ -150,25 +154,25 @@ class _Api:
         except BaseException:
             await transfer.__aexit__(None, None, None)
             raise
-        return _Transfer(file, transfer, filename=service.path.name)
+        return _TemporaryFileResponse(file, transfer, filename=service.path.name)
 
     async def load(self, request: Request) -> Response:
-        return await self._take_model(request, merge=False)
+        return await self._receive_model(request, merge=False)
 
     async def merge(self, request: Request) -> Response:
-        return await self._take_model(request, merge=True)
+        return await self._receive_model(request, merge=True)
 
-    async def _take_model(self, request: Request, *, merge: bool) -> Response:
+    async def _receive_model(self, request: Request, *, merge: bool) -> Response:
         service = self._service
         size = body_size(request, "application/octet-stream", service.limits.model_bytes)
-        async with service.heavy() as folder:
+        async with service.transfer() as folder:
             file = folder / "model.circle"
             # The server's own folder and name, whatever the request says; written while it arrives.
             with file.open("wb") as target:
                 async for part in read_body(request, size, 10 * service.limits.body_seconds):
                     await asyncio.to_thread(target.write, part)
-            twice = await service.take_model(file, merge=merge)
-        await service.caught_up()
+            twice = await service.import_model(file, merge=merge)
+        await service.wait_for_snapshot()
         return JSONResponse({"twice": twice} if merge else {})
 
     @asynccontextmanager
@@ -180,7 +184,7 @@ class _Api:
             yield b"".join([part async for part in read_body(request, size, limits.body_seconds)])
 
 
-class _Transfer(FileResponse):
+class _TemporaryFileResponse(FileResponse):
     """A file that is gone once it was sent."""
 
     def __init__(self, path: Path, transfer: Any, **options: Any) -> None:

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from circle.serve.errors import RequestError
-from circle.serve.limits import JSON_BYTES
+from circle.serve.limits import MAX_JSON_BYTES
 
 
 def body_size(request: Request, kind: str, limit: int) -> int:
@@ -45,7 +45,7 @@ async def read_body(request: Request, size: int, seconds: float) -> AsyncIterato
 
 async def json_fields(request: Request, *names: str) -> dict[str, Any]:
     """The JSON object in a body, which must have just these fields."""
-    size = body_size(request, "application/json", JSON_BYTES)
+    size = body_size(request, "application/json", MAX_JSON_BYTES)
     content = b"".join([part async for part in read_body(request, size, 10.0)])
     try:
         fields = json.loads(content)
@@ -56,7 +56,7 @@ async def json_fields(request: Request, *names: str) -> dict[str, Any]:
     return fields
 
 
-def whole_number(text: str, low: int, high: int, name: str) -> int:
+def integer_parameter(text: str, low: int, high: int, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and low <= int(text) <= high):
         raise RequestError(f"{name}: expected {low} to {high}")
     return int(text)

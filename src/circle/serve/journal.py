@@ -26,19 +26,19 @@ from circle.serve.errors import StorageError
 
 MAGIC = b"CJ1\n"
 _FRAME = struct.Struct("<4sI8s")
-_HEAD = struct.Struct("<I")
+_HEADER_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Frame:
     """One step: a JSON head, and bytes."""
 
-    head: dict[str, Any]
+    header: dict[str, Any]
     blob: bytes = b""
 
     def encode(self) -> bytes:
-        head = json.dumps(self.head, separators=(",", ":")).encode()
-        payload = _HEAD.pack(len(head)) + head + self.blob
+        header = json.dumps(self.header, separators=(",", ":")).encode()
+        payload = _HEADER_LENGTH.pack(len(header)) + header + self.blob
         return _FRAME.pack(MAGIC, len(payload), _digest(payload)) + payload
 
 
@@ -50,7 +50,7 @@ class Journal:
         self.identity = identity
         self._descriptor = descriptor
         self._length = length
-        self.grown = 0  # bytes since the base
+        self.appended_bytes = 0  # bytes since the base
         self.broken = ""  # why nothing can be appended any more
 
     @classmethod
@@ -59,7 +59,7 @@ class Journal:
         content = base.encode()
         with checkpoint.atomic_path(path) as temporary:
             temporary.write_bytes(content)
-        return cls(path, base.head["identity"], os.open(path, os.O_WRONLY), len(content))
+        return cls(path, base.header["identity"], os.open(path, os.O_WRONLY), len(content))
 
     def append(self, frame: Frame) -> None:
         """Write a frame and sync it; when this returns, it survives a kill and a power cut.
@@ -81,7 +81,7 @@ class Journal:
                 self.broken = second.strerror or str(second)
             raise StorageError(f"the disk takes no more ({error.strerror}); nothing was learned") from error
         self._length += len(content)
-        self.grown += len(content)
+        self.appended_bytes += len(content)
 
     def _write(self, content: bytes) -> None:
         view, position = memoryview(content), self._length
@@ -114,7 +114,7 @@ def read_frames(path: Path) -> tuple[list[Frame], int]:
             break
         frame, position = found
         frames.append(frame)
-    if not frames or "identity" not in frames[0].head:
+    if not frames or "identity" not in frames[0].header:
         raise CircleError(f"{path}: damaged journal, or none; move it away to go on with the model file alone")
     following = content.find(MAGIC, position + 1)
     while following >= 0:
@@ -134,18 +134,18 @@ def _frame_at(content: bytes, position: int) -> tuple[Frame, int] | None:
         return None
     magic, length, digest = _FRAME.unpack_from(content, position)
     payload = content[start : start + length] if magic == MAGIC else b""
-    if len(payload) != length or length < _HEAD.size or _digest(payload) != digest:
+    if len(payload) != length or length < _HEADER_LENGTH.size or _digest(payload) != digest:
         return None
-    (head,) = _HEAD.unpack_from(payload)
+    (header,) = _HEADER_LENGTH.unpack_from(payload)
     try:
-        values = json.loads(payload[_HEAD.size : _HEAD.size + head])
+        values = json.loads(payload[_HEADER_LENGTH.size : _HEADER_LENGTH.size + header])
     except ValueError:
         return None
-    return Frame(values, payload[_HEAD.size + head :]), start + length
+    return Frame(values, payload[_HEADER_LENGTH.size + header :]), start + length
 
 
 def _digest(payload: bytes) -> bytes:
-    return hashlib.blake2b(_HEAD.pack(len(payload)) + payload, digest_size=8).digest()
+    return hashlib.blake2b(_HEADER_LENGTH.pack(len(payload)) + payload, digest_size=8).digest()
 
 
 def split(blob: bytes, sizes: Sequence[int]) -> list[bytes]:

@@ -13,9 +13,9 @@ from circle.errors import CircleError
 from circle.serve.errors import BusyError
 
 MEGABYTE = 2**20
-LABEL = 64  # characters of a class's name
-JSON_BYTES = 64 * 1024
-ADDRESSES = 1024  # clients whose rate is remembered
+MAX_LABEL_LENGTH = 64  # characters of a class's name
+MAX_JSON_BYTES = 64 * 1024
+MAX_TRACKED_ADDRESSES = 1024  # clients whose rate is remembered
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Limits:
     body_seconds
         Time that a request's body may take to arrive.
     waiting
-        Lessons, and predictions, that may wait; a further one is told "busy".
+        Lessons, predictions and model transfers that may wait, of each; a further one is told "busy".
     connections
         Open connections.
     rate
@@ -101,6 +101,6 @@ class RateLimit:
         full = min(2 * self._rate, full + (now - since) * self._rate)
         allowed = full >= 1.0
         self._buckets[address] = (full - 1.0 if allowed else full, now)
-        if len(self._buckets) > ADDRESSES:
+        if len(self._buckets) > MAX_TRACKED_ADDRESSES:
             self._buckets.popitem(last=False)  # the one not heard of for longest, so nearly full again
         return allowed

@@ -15,18 +15,18 @@ import torch
 from circle import checkpoint
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
+from circle.serve.edit_history import EditHistory, LabelledImage, decode_label, images_of_frame
 from circle.serve.journal import Frame, read_frames
-from circle.serve.session import Picture, Session, decode_label, pictures_of
 
-TILE = 256  # pictures learned together
+REPLAY_BATCH = 256  # pictures learned together
 
 
 @dataclass
-class Recovered:
+class RecoveredState:
     """Model and session as they were acknowledged."""
 
     model: CircleClassifier
-    session: Session
+    edit_history: EditHistory
     identity: str
     sequence: int
     follows: str | None = None  # the identity whose journal is obsolete
@@ -38,7 +38,7 @@ def journal_path(model: Path) -> Path:
     return model.with_name(f"{model.name}.journal")
 
 
-def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> Recovered:
+def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> RecoveredState:
     """The state that was acknowledged last; a new model where there is neither model nor journal."""
     journal = journal_path(path)
     checkpoint.remove_leftovers(journal)
@@ -46,7 +46,7 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> Recovered:
         if journal.exists():
             raise CircleError(f"{path}: no such model file, but {journal.name} is there; expected both or neither")
         model = new_model()
-        return Recovered(model.prepare(model.input_config()), Session(), secrets.token_hex(16), 0)
+        return RecoveredState(model.prepare(model.input_config()), EditHistory(), secrets.token_hex(16), 0)
     model = CircleClassifier.load(path)
     try:
         model._require_learning()
@@ -54,25 +54,25 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> Recovered:
         raise CircleError(f"{path}: {error}") from error
     mark = model._journal_mark
     if not journal.exists():
-        return Recovered(model, Session(), secrets.token_hex(16), 0)
+        return RecoveredState(model, EditHistory(), secrets.token_hex(16), 0)
     frames, torn = read_frames(journal)
-    base = frames[0].head
+    base = frames[0].header
     if mark is not None and mark.get("follows") == base["identity"]:
-        return Recovered(model, Session(), mark["identity"], mark["sequence"], mark["follows"])
+        return RecoveredState(model, EditHistory(), mark["identity"], mark["sequence"], mark["follows"])
     if mark is None or mark["identity"] != base["identity"] or mark["sequence"] < base["sequence"]:
         raise CircleError(
             f"{journal}: holds lessons of another model than {path.name}; move it away to go on without them, or bring "
             "back the model that it belongs to"
         )
-    session = Session.from_base(frames[0], model.image_)
-    found = Recovered(model, session, base["identity"], mark["sequence"], mark.get("follows"))
+    edit_history = EditHistory.from_frame(frames[0], model.image_)
+    found = RecoveredState(model, edit_history, base["identity"], mark["sequence"], mark.get("follows"))
     _replay(found, frames[1:], journal)
     if torn:
         found.notes.append(f"{journal.name}: {torn:,} bytes of a lesson that was never acknowledged were dropped")
     return found
 
 
-def waiting_steps(model: Path, mark: dict[str, Any] | None) -> int:
+def pending_steps(model: Path, mark: dict[str, Any] | None) -> int:
     """Steps in the journal beside a model file that is marked so, which the file does not hold yet.
 
     Raises:
@@ -82,96 +82,96 @@ def waiting_steps(model: Path, mark: dict[str, Any] | None) -> int:
     if not journal.exists():
         return 0
     frames, _ = read_frames(journal)
-    identity = frames[0].head["identity"]
+    identity = frames[0].header["identity"]
     if mark is not None and mark.get("follows") == identity:
         return 0  # of the model that this one has replaced
     if mark is None or mark["identity"] != identity:
         raise CircleError(f"{journal}: holds lessons of another model than {model.name}")
-    return sum(frame.head["sequence"] > mark["sequence"] for frame in frames[1:])
+    return sum(frame.header["sequence"] > mark["sequence"] for frame in frames[1:])
 
 
-def _replay(found: Recovered, frames: Sequence[Frame], journal: Path) -> None:
+def _replay(found: RecoveredState, frames: Sequence[Frame], journal: Path) -> None:
     """Make the steps again: all of them in the session, and in the model those that it does not have yet."""
     included = found.sequence
-    waiting: list[Picture] = []
+    waiting: list[LabelledImage] = []
     for frame in frames:
-        head = frame.head
-        learn = head["sequence"] > included
+        header = frame.header
+        learn = header["sequence"] > included
         try:
-            if head["kind"] == "pictures":
-                pictures = pictures_of(head["pictures"], frame.blob, found.model.image_)
-                found.session.add(pictures)
-                waiting += [picture for picture in pictures if learn and not picture.held]
-                if len(waiting) >= TILE:
+            if header["kind"] == "pictures":
+                images = images_of_frame(header["pictures"], frame.blob, found.model.image_)
+                found.edit_history.add(images)
+                waiting += [example for example in images if learn and not example.held_out]
+                if len(waiting) >= REPLAY_BATCH:
                     _learn(found.model, waiting)
             else:
                 _learn(found.model, waiting)
-                _change(found, head, learn=learn)
+                _replay_change(found, header, learn=learn)
         except CircleError as error:
-            raise CircleError(f"{journal}: step {head['sequence']} does not fit the model ({error})") from error
-        found.sequence = max(found.sequence, head["sequence"])
+            raise CircleError(f"{journal}: step {header['sequence']} does not fit the model ({error})") from error
+        found.sequence = max(found.sequence, header["sequence"])
     _learn(found.model, waiting)
     if frames:
         found.notes.append(f"{journal.name}: {len(frames):,} steps read again")
 
 
-def _change(found: Recovered, head: dict, *, learn: bool) -> None:
-    kind, session = head["kind"], found.session
+def _replay_change(found: RecoveredState, header: dict, *, learn: bool) -> None:
+    kind, edit_history = header["kind"], found.edit_history
     if kind == "undo":
         # Older journals hold only how many of the last pictures were taken back.
-        places = head["places"] if "places" in head else range(head["pictures"])
-        learned = session.undo(places)
+        positions = header["places"] if "places" in header else range(header["pictures"])
+        learned = edit_history.undo(positions)
         if learn:
-            found.model = subtracted(found.model, learned)
+            found.model = without_images(found.model, learned)
         return
-    label = decode_label(head["label"])
+    label = decode_label(header["label"])
     if kind == "class":
-        session.classes[label] = None
+        edit_history.classes[label] = None
     elif kind == "rename":
-        new = decode_label(head["to"])
-        session.rename(label, new)
+        new = decode_label(header["to"])
+        edit_history.rename(label, new)
         if learn and label in found.model._classes():
             found.model.rename(label, new)
     elif kind == "forget":
         if learn:
-            found.model, _ = forgotten(found.model, session, label)
-        session.forget(label)
+            found.model, _ = without_class(found.model, edit_history, label)
+        edit_history.forget(label)
     else:
         raise CircleError(f"unknown kind {kind!r}: written by a newer CIRCLE?")
 
 
-def _learn(model: CircleClassifier, pictures: list[Picture]) -> None:
+def _learn(model: CircleClassifier, images: list[LabelledImage]) -> None:
     """Learn what is waiting, and empty the list."""
-    if pictures:
-        labels = [picture.label for picture in pictures]
-        model.learn_features(model.features(torch.from_numpy(np.stack([each.pixels for each in pictures]))), labels)
-        for picture in pictures:
-            model.ledger_.add(picture.label, picture.digest)
-        pictures.clear()
+    if images:
+        labels = [example.label for example in images]
+        model.learn_features(model.features(torch.from_numpy(np.stack([each.pixels for each in images]))), labels)
+        for example in images:
+            model.ledger_.add(example.label, example.digest)
+        images.clear()
 
 
-def subtracted(model: CircleClassifier, pictures: Sequence[Picture]) -> CircleClassifier:
+def without_images(model: CircleClassifier, images: Sequence[LabelledImage]) -> CircleClassifier:
     """A model that never saw these pictures, bit for bit."""
     result = model.copy()
-    if pictures:
+    if images:
         result.unlearn(
-            torch.from_numpy(np.stack([picture.pixels for picture in pictures])),
-            [picture.label for picture in pictures],
+            torch.from_numpy(np.stack([example.pixels for example in images])),
+            [example.label for example in images],
         )
-        for picture in pictures:
-            result.ledger_.discard(picture.label, picture.digest)
+        for example in images:
+            result.ledger_.discard(example.label, example.digest)
     return result
 
 
-def forgotten(model: CircleClassifier, session: Session, label: Hashable) -> tuple[CircleClassifier, bool]:
+def without_class(model: CircleClassifier, edit_history: EditHistory, label: Hashable) -> tuple[CircleClassifier, bool]:
     """A model without a class, and whether without a trace of it: if all its images are still in the history."""
     statistics = model.statistics_[0]
     result = model.copy()
     if label not in statistics.classes:
         return result, True
-    pictures = session.learned_pictures(label)
-    if len(pictures) == int(statistics.counts[statistics.classes.index(label)]):
+    images = edit_history.learned_images(label)
+    if len(images) == int(statistics.counts[statistics.classes.index(label)]):
         # Other images than those learned can only be there if another program has changed the model in between.
         with suppress(CircleError):
-            return result.forget(label, torch.from_numpy(np.stack([each.pixels for each in pictures]))), True
+            return result.forget(label, torch.from_numpy(np.stack([each.pixels for each in images]))), True
     return result.forget(label), False

@@ -12,11 +12,11 @@ from circle import checkpoint
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.machine import stop_requests
-from circle.serve.gate import Gate, is_loopback
+from circle.serve.access import AccessControl, is_loopback
 from circle.serve.limits import Limits
 from circle.serve.service import Service
 
-TOKEN = 16  # characters at least
+MIN_TOKEN_LENGTH = 16  # characters at least
 
 
 def import_uvicorn() -> Any:
@@ -33,11 +33,11 @@ def check_address(host: str, token: str | None) -> None:
     """Refuse to be reached by others without a token."""
     if not is_loopback(host) and not token:
         raise CircleError(
-            f"--host {host}: others could teach and read the model; expected a token of at least {TOKEN} characters "
-            "in the environment variable CIRCLE_TOKEN"
+            f"--host {host}: others could teach and read the model; expected a token of at least "
+            f"{MIN_TOKEN_LENGTH} characters in the environment variable CIRCLE_TOKEN"
         )
-    if token and (len(token) < TOKEN or not (token.isascii() and token.isprintable()) or " " in token):
-        raise CircleError(f"CIRCLE_TOKEN: expected at least {TOKEN} printable characters without blanks")
+    if token and (len(token) < MIN_TOKEN_LENGTH or not (token.isascii() and token.isprintable()) or " " in token):
+        raise CircleError(f"CIRCLE_TOKEN: expected at least {MIN_TOKEN_LENGTH} printable characters without blanks")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -61,17 +61,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(service: Service, host: str, token: str | None = None, names: Sequence[str] = ()) -> Any:
-    """A uvicorn server around a service, behind its gate; ``run(sockets=[...])`` starts it."""
+def make_server(service: Service, host: str, token: str | None = None, host_names: Sequence[str] = ()) -> Any:
+    """A uvicorn server around a service, behind its access control; ``run(sockets=[...])`` starts it."""
     uvicorn = import_uvicorn()
     from circle.serve.app import create_app
-    from circle.serve.protocol import PromptProtocol
+    from circle.serve.http_protocol import LimitedProtocol
 
     limits = service.limits
-    application = Gate(create_app(service), loopback=is_loopback(host), token=token, names=names, rate=limits.rate)
+    application = AccessControl(
+        create_app(service), loopback=is_loopback(host), token=token, host_names=host_names, rate=limits.rate
+    )
     config = uvicorn.Config(
         application,
-        http=PromptProtocol,
+        http=LimitedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -94,7 +96,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
-    names: Sequence[str] = (),
+    host_names: Sequence[str] = (),
     limits: Limits | None = None,
     check: Callable[[CircleClassifier], None] = lambda model: None,
     ready: Callable[[str, Service], None] = lambda address, service: None,
@@ -109,7 +111,7 @@ def serve(
     with checkpoint.exclusive(path), listen(host, port) as listener, stop_requests():
         service = Service(path, new_model, limits or Limits(), check)
         try:
-            server = make_server(service, host, token, names)
+            server = make_server(service, host, token, host_names)
             shown = f"[{host}]" if ":" in host else host
             ready(f"http://{shown}:{listener.getsockname()[1]}/", service)
             server.run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""The parts of a server together: classroom, writer, snapshots, predictor, decoders."""
+"""The parts of a server together: model store, writer, snapshots, predictor, decoders."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from circle.data.contents import ContentDecoder
 from circle.data.decode import ImageConfig
 from circle.learner import CircleClassifier
 from circle.model_file import save_model
-from circle.serve.classroom import Classroom, Lesson
 from circle.serve.errors import BusyError
 from circle.serve.limits import ByteBudget, Limits
-from circle.serve.queues import Prediction, Predictor, Writer
-from circle.serve.snapshot import Refresher
-from circle.serve.uploads import read_upload
+from circle.serve.model_store import LearnRequest, ModelStore
+from circle.serve.model_upload import read_upload
+from circle.serve.snapshot import SnapshotUpdater
+from circle.serve.workers import Prediction, PredictionWorker, Writer
 
 SNAPSHOT_SECONDS = 20.0  # that a change waits at most for the predictions to follow it
+TRANSFER_SECONDS = 10.0  # that a download or upload of a model waits at most for the one before it
 
 
 class Service:
@@ -39,64 +40,82 @@ class Service:
         self.path = path
         self.limits = limits
         self.started = time.monotonic()
-        self.room = Classroom(path, new_model, limits, check)
-        self.refresher = Refresher(self.room)
-        self.writer = Writer(self.room, self.refresher, limits.waiting)
-        self.predictor = Predictor(self.refresher, limits.waiting)
-        self.decoders = Decoders(limits)
+        self.store = ModelStore(path, new_model, limits, check)
+        self.snapshot_updater = SnapshotUpdater(self.store)
+        self.writer = Writer(self.store, self.snapshot_updater, limits.waiting)
+        self.prediction_worker = PredictionWorker(self.snapshot_updater, limits.waiting)
+        self.decoders = DecoderPool(limits)
         self.budget = ByteBudget(max(16 * limits.image_bytes, limits.image_bytes + limits.model_bytes))
-        self._heavy = asyncio.Semaphore(1)
+        self._transfer_slot = asyncio.Semaphore(1)
+        self._waiting_transfers = 0
 
     def close(self) -> None:
         """Finish what waits, end all threads and processes, and write the model file."""
-        self.predictor.close()
+        self.prediction_worker.close()
         self.writer.close()
-        self.refresher.close()
+        self.snapshot_updater.close()
         self.decoders.close()
-        self.room.close()
+        self.store.close()
 
     async def pixels(self, content: bytes) -> np.ndarray:
         """uint8 [channels, height, width] of an image file."""
-        return await self.decoders.decode(content, self.room.model.image_)
+        return await self.decoders.decode(content, self.store.model.image_)
 
     async def predict(self, content: bytes) -> Prediction:
         pixels = await self.pixels(content)
-        return await asyncio.wrap_future(self.predictor.submit(pixels))
+        return await asyncio.wrap_future(self.prediction_worker.submit(pixels))
 
     async def learn(self, name: str, content: bytes, *, hold: bool, group: str) -> str:
         """Learn an image, or hold it back: learned, held or known."""
         pixels = await self.pixels(content)
-        return await asyncio.wrap_future(self.writer.submit(Lesson(name, pixels, content, hold, group)))
+        return await asyncio.wrap_future(self.writer.submit(LearnRequest(name, pixels, content, hold, group)))
 
-    async def change(self, change: Callable[[Classroom], Any]) -> Any:
-        """Make one change of the classroom, when it is its turn."""
+    async def change(self, change: Callable[[ModelStore], Any]) -> Any:
+        """Make one change of the model store, when it is its turn."""
         return await asyncio.wrap_future(self.writer.submit(change))
 
-    async def caught_up(self) -> None:
+    async def wait_for_snapshot(self) -> None:
         """Wait until predictions know of all changes made so far."""
-        await asyncio.to_thread(self.refresher.wait, self.writer.published.version, SNAPSHOT_SECONDS)
+        await asyncio.to_thread(self.snapshot_updater.wait, self.writer.status.version, SNAPSHOT_SECONDS)
 
     @asynccontextmanager
-    async def heavy(self) -> AsyncIterator[Path]:
-        """A folder of its own for one transfer of a model; there is only one such transfer at a time."""
-        if self._heavy.locked():
-            raise BusyError("another model is being transferred: try again in a moment")
-        async with self._heavy:
+    async def transfer(self) -> AsyncIterator[Path]:
+        """A temporary folder for one download or upload of a model; one at a time, the others wait their turn.
+
+        A client has its whole download before the server has cleaned up after it, so even a client that asks for one
+        model after the other meets its own last transfer: waiting a moment is right, refusing at once is not.
+
+        Raises:
+            BusyError: too many are waiting, or the one before takes longer than ``TRANSFER_SECONDS``.
+        """
+        if self._waiting_transfers >= self.limits.waiting:
+            raise BusyError(f"limit of waiting model transfers reached ({self.limits.waiting}): try again in a moment")
+        self._waiting_transfers += 1
+        try:
+            async with asyncio.timeout(TRANSFER_SECONDS):
+                await self._transfer_slot.acquire()
+        except TimeoutError as error:
+            raise BusyError("another model is being transferred: try again in a moment") from error
+        finally:
+            self._waiting_transfers -= 1
+        try:
             with tempfile.TemporaryDirectory(prefix="circle-serve-") as folder:
                 yield Path(folder)
+        finally:
+            self._transfer_slot.release()
 
-    async def take_model(self, file: Path, *, merge: bool) -> Any:
+    async def import_model(self, file: Path, *, merge: bool) -> Any:
         """Merge an uploaded model, or go on with it."""
-        current = self.room.model
+        current = self.store.model
         model = await asyncio.to_thread(read_upload, file, current, self.limits)
-        return await self.change(lambda room: room.merge(model) if merge else room.load(model))
+        return await self.change(lambda store: store.merge(model) if merge else store.load(model))
 
     async def save_copy(self, file: Path, *, for_prediction: bool) -> None:
         """Write the model as it is now, without holding up those who learn for longer than a copy takes."""
 
         def save() -> None:
-            with self.room.lock:
-                model = self.room.model.copy()
+            with self.store.lock:
+                model = self.store.model.copy()
             model._journal_mark = None
             model._require_learned()
             save_model(model, file, for_prediction=for_prediction)
@@ -105,29 +124,29 @@ class Service:
 
     def state(self) -> dict[str, Any]:
         """What the page shows: from what was published last, so that nobody waits for anybody."""
-        published, snapshot = self.writer.published, self.refresher.snapshot
-        labels, pictures = published.undo
+        status, snapshot = self.writer.status, self.snapshot_updater.snapshot
+        labels, images = status.undo
         tested = sum(snapshot.tested.values())
         return {
             "model": self.path.name,
-            "version": published.version,
+            "version": status.version,
             "predicting": snapshot.version,
-            "samples": published.samples,
+            "samples": status.samples,
             "classes": [
                 {
                     "label": str(label),
                     "learned": learned,
-                    "held": held,
+                    "held": held_out,
                     "tested": snapshot.tested.get(label, 0),
-                    "right": snapshot.right.get(label, 0),
+                    "right": snapshot.correct.get(label, 0),
                 }
-                for label, (learned, held) in published.classes.items()
+                for label, (learned, held_out) in status.classes.items()
             ],
-            "held_back": {"right": sum(snapshot.right.values()), "tested": tested, "accuracy": snapshot.accuracy},
-            "curve": self.refresher.curve,
-            "undo": {"labels": [str(label) for label in labels], "images": pictures} if pictures else None,
+            "held_back": {"right": sum(snapshot.correct.values()), "tested": tested, "accuracy": snapshot.accuracy},
+            "curve": self.snapshot_updater.curve,
+            "undo": {"labels": [str(label) for label in labels], "images": images} if images else None,
             "limits": {"classes": self.limits.classes, "image_bytes": self.limits.image_bytes},
-            "warning": published.warning or self.refresher.failure,
+            "warning": status.warning or self.snapshot_updater.failure,
         }
 
 
@@ -138,7 +157,7 @@ def ranked(prediction: Prediction, top: int) -> list[dict[str, Any]]:
     return [{"label": str(labels[index]), "probability": float(prediction.probabilities[index])} for index in best]
 
 
-class Decoders:
+class DecoderPool:
     """Decoding processes, each with one image at a time; those who wait are bounded."""
 
     def __init__(self, limits: Limits) -> None:

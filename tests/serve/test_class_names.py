@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from circle.serve.class_names import clean_name, find_label
 from circle.serve.errors import RequestError
-from circle.serve.labels import clean_name, find_name
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 65, "a\0b", "a\ud800", "a\u202eb", "\x1b[31m", None, 7, ["a"]])
@@ -21,10 +21,10 @@ def test_names_are_made_tidy() -> None:
 
 
 def test_names_find_labels_of_any_type() -> None:
-    assert find_name("cat", []) == "cat"
-    assert find_name("7", ["cat"]) == "7"
-    assert find_name("7", [3]) == 7
-    assert find_name("(1, 2)", [(1, 2)]) == (1, 2)
+    assert find_label("cat", []) == "cat"
+    assert find_label("7", ["cat"]) == "7"
+    assert find_label("7", [3]) == 7
+    assert find_label("(1, 2)", [(1, 2)]) == (1, 2)
     for name, known in (("seven", [3]), ("x", [(1, 2)])):
         with pytest.raises(RequestError):
-            find_name(name, known)
+            find_label(name, known)

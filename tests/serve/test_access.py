@@ -8,25 +8,25 @@ from typing import Any
 import pytest
 from h11 import LocalProtocolError
 
-from circle.serve.gate import HEADERS, Gate
+from circle.serve.access import SECURITY_HEADERS, AccessControl
 
 TOKEN = "open-sesame-0123456789"
 
 
 def visit(path: str = "/api/state", method: str = "GET", rate: float = 100, **options: Any) -> tuple[int, dict]:
-    """Send one request through a gate; status and headers of the answer. 200 means that it got in."""
+    """Send one request through the access control; status and headers of the answer. 200 means that it got in."""
     given = options.pop("headers", {})
     host = options.pop("host", "127.0.0.1:8000")
     headers = [(b"host", host.encode("latin-1"))] if host is not None else []
     headers += [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in given.items()]
-    gate = Gate(_inside, **{"loopback": True, "token": None, "names": (), "rate": rate, **options})
+    access = AccessControl(_inside, **{"loopback": True, "token": None, "host_names": (), "rate": rate, **options})
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     scope = {"type": "http", "path": path, "method": method, "headers": headers, "client": ("127.0.0.1", 1)}
-    asyncio.run(gate(scope, _nothing, send))
+    asyncio.run(access(scope, _nothing, send))
     return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 
@@ -76,7 +76,7 @@ def test_a_rebound_name_reaches_nothing(host: str | None) -> None:
 def test_names_and_numbers_of_a_server_for_others() -> None:
     assert visit(host="192.168.1.5:8000", loopback=False)[0] == 200, "a number cannot be rebound"
     assert visit(host="box.example", loopback=False)[0] == 421
-    assert visit(host="Box.example:80", loopback=False, names=["box.example"])[0] == 200
+    assert visit(host="Box.example:80", loopback=False, host_names=["box.example"])[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -118,15 +118,15 @@ def test_tokens() -> None:
 def test_rates_and_doubled_headers() -> None:
     status, headers = visit(rate=0.1)
     assert (status, headers["retry-after"]) == (429, "1")
-    gate = Gate(_inside, loopback=True, token=None, names=(), rate=100)
+    access = AccessControl(_inside, loopback=True, token=None, host_names=(), rate=100)
     scope = {"path": "/", "method": "GET", "headers": [(b"host", b"127.0.0.1"), (b"host", b"evil.example")]}
-    assert gate._refusal(scope) == (400, "a header is there twice")
+    assert access._refusal(scope) == (400, "a header is there twice")
 
 
 @pytest.mark.parametrize(("path", "host"), [("/", "127.0.0.1"), ("/api/state", "127.0.0.1"), ("/", "evil.example")])
 def test_every_answer_has_the_headers(path: str, host: str) -> None:
     headers = visit(path, host=host)[1]
-    assert HEADERS.items() <= headers.items()
+    assert SECURITY_HEADERS.items() <= headers.items()
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
@@ -140,6 +140,6 @@ def test_who_breaks_the_protocol_meanwhile_gets_no_answer_and_no_traceback(host:
     async def closed(message: Any) -> None:
         raise LocalProtocolError("can't handle event type Response when role=SERVER and state=MUST_CLOSE")
 
-    gate = Gate(_inside, loopback=True, token=None, names=(), rate=100)
+    access = AccessControl(_inside, loopback=True, token=None, host_names=(), rate=100)
     scope = {"type": "http", "path": "/", "method": "GET", "headers": [(b"host", host.encode())], "client": None}
-    asyncio.run(gate(scope, _nothing, closed))
+    asyncio.run(access(scope, _nothing, closed))

@@ -12,13 +12,20 @@ from circle import checkpoint
 from circle.errors import CircleError
 from circle.labels import check_one_kind, decode_labels
 from circle.learner import CircleClassifier
+from circle.serve.class_names import clean_name
 from circle.serve.errors import RequestError
-from circle.serve.labels import clean_name
 from circle.serve.limits import Limits
 
-HEADER_BYTES = 4 * 2**20
-PRESETS = ("small", "fast", "small-64", "fast-64", "small-224", "fast-224")  # what a page may load; see `known_kind`
-_INTEGERS = ("I32", "I64")
+MAX_HEADER_BYTES = 4 * 2**20
+UPLOADABLE_PRESETS = (
+    "small",
+    "fast",
+    "small-64",
+    "fast-64",
+    "small-224",
+    "fast-224",
+)  # what a page may load; see `known_kind`
+_INTEGER_DTYPES = ("I32", "I64")
 
 
 def read_upload(path: Path, current: CircleClassifier, limits: Limits) -> CircleClassifier:
@@ -29,7 +36,7 @@ def read_upload(path: Path, current: CircleClassifier, limits: Limits) -> Circle
             on a stranger's word.
     """
     try:
-        kind = _check_outside(path, current, limits)
+        kind = _check_without_loading(path, current, limits)
         model = CircleClassifier.load(path)
         model._require_learning()
         model._require_learned()
@@ -49,11 +56,11 @@ def read_upload(path: Path, current: CircleClassifier, limits: Limits) -> Circle
     return model
 
 
-def _check_outside(path: Path, current: CircleClassifier, limits: Limits) -> CircleClassifier:
+def _check_without_loading(path: Path, current: CircleClassifier, limits: Limits) -> CircleClassifier:
     """Check header, settings, labels and shapes before memory is taken; an empty model of the same kind."""
     with path.open("rb") as file:
         start = file.read(8)
-        if len(start) < 8 or struct.unpack("<Q", start)[0] > HEADER_BYTES:
+        if len(start) < 8 or struct.unpack("<Q", start)[0] > MAX_HEADER_BYTES:
             raise RequestError("not a CIRCLE model: expected a file that `circle learn` or this page wrote")
     header = checkpoint.read_header(path)
     if header["kind"] != "learning":
@@ -65,12 +72,12 @@ def _check_outside(path: Path, current: CircleClassifier, limits: Limits) -> Cir
     for label in labels:
         if clean_name(str(label)) != str(label) or not isinstance(label, (str, int)):
             raise RequestError("labels: expected printable text or whole numbers")
-    kind = known_kind(header["settings"], current)
+    kind = empty_model_like(header["settings"], current)
     _check_tensors(path, kind, len(labels))
     return kind
 
 
-def known_kind(settings: dict[str, Any], current: CircleClassifier) -> CircleClassifier:
+def empty_model_like(settings: dict[str, Any], current: CircleClassifier) -> CircleClassifier:
     """An empty model with these settings, if it is one that the server has, or a preset small enough to build.
 
     Settings decide how much memory and time a model takes, so a stranger's are not simply believed.
@@ -78,12 +85,12 @@ def known_kind(settings: dict[str, Any], current: CircleClassifier) -> CircleCla
     if settings == current.settings():
         return current
     seed = settings.get("seed")
-    for preset in PRESETS if isinstance(seed, int) and 0 <= seed < 2**31 else ():
+    for preset in UPLOADABLE_PRESETS if isinstance(seed, int) and 0 <= seed < 2**31 else ():
         model = CircleClassifier.from_preset(preset, seed=seed)
         if settings == {**model.part_settings(), "image": model.input_config().to_dict()}:
             return model.prepare(model.input_config())
     raise RequestError(
-        f"settings of another kind of model: expected this server's own or a preset ({', '.join(PRESETS)}); "
+        f"settings of another kind of model: expected this server's own or a preset ({', '.join(UPLOADABLE_PRESETS)}); "
         "start `circle serve` with that file instead"
     )
 
@@ -102,7 +109,7 @@ def _check_tensors(path: Path, kind: CircleClassifier, classes: int) -> None:
         with safe_open(str(path), "pt") as file:
             for name, shape in expected.items():
                 part = file.get_slice(name)
-                whole = part.get_dtype() in _INTEGERS or not kind.quantise
+                whole = part.get_dtype() in _INTEGER_DTYPES or not kind.quantise
                 if tuple(part.get_shape()) != shape or not whole:
                     raise RequestError(f"damaged model file: {name} has another shape or type than expected")
     except SafetensorError as error:

@@ -27,19 +27,21 @@ from circle.data.sources import Sample
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.model_file import save_model
+from circle.serve.class_names import find_label
+from circle.serve.edit_history import EditHistory, LabelledImage, encode_label, images_frame
 from circle.serve.errors import ConflictError, StorageError
 from circle.serve.journal import Frame, Journal
-from circle.serve.labels import find_name
 from circle.serve.limits import Limits
-from circle.serve.recovery import forgotten, journal_path, recover, subtracted
-from circle.serve.session import Picture, Session, encode_label, picture_frame
+from circle.serve.recovery import journal_path, recover, without_class, without_images
 from circle.statistics import check_room
 
-HOLD_EVERY = 5  # one image in so many is held back, chosen by its content: the same image always stands on one side
+HOLD_OUT_ONE_IN = (
+    5  # one image in so many is held back, chosen by its content: the same image always stands on one side
+)
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LearnRequest:
     """One image and the name of its class, as a request gives them."""
 
     name: str
@@ -48,13 +50,15 @@ class Lesson:
     hold: bool = False  # whether it may be held back
     group: str = ""
 
-    def picture(self, label: Hashable) -> Picture:
+    def example(self, label: Hashable) -> LabelledImage:
         """The same with the label that the name means, and the digests that images are known by."""
         digest = Sample("image", label, self.file).digest()  # pyright: ignore[reportArgumentType]
-        return Picture(label, self.pixels, digest, hashlib.blake2b(self.file, digest_size=16).digest(), self.group)
+        return LabelledImage(
+            label, self.pixels, digest, hashlib.blake2b(self.file, digest_size=16).digest(), self.group
+        )
 
 
-class Classroom:
+class ModelStore:
     """Changes by one thread at a time; ``lock`` is held while model and session are between two states."""
 
     def __init__(
@@ -76,21 +80,23 @@ class Classroom:
         self.renames: list[tuple[Hashable, Hashable]] = []
         found = recover(path, new_model)
         check(found.model)
-        self.model, self.session, self.notes = found.model, found.session, found.notes
+        self.model, self.edit_history, self.notes = found.model, found.edit_history, found.notes
         self._identity = found.identity
         self._follows = found.follows
         self._sequence = found.sequence
-        self._damaged = False
+        self._inconsistent = False
         self.warning = ""  # what goes wrong with the files, while it does
         self._journal: Journal | None = None
-        self._replace(self.model, self._mark())
-        self._journal = Journal.create(journal_path(path), self.session.base(self._identity, self._sequence))
+        self._save_model(self.model, self._journal_position())
+        self._journal = Journal.create(journal_path(path), self.edit_history.to_frame(self._identity, self._sequence))
 
     # -- questions -------------------------------------------------------------------------------------------
 
     def labels(self) -> list[Hashable]:
         """All classes: those that were learned, and those that are still empty."""
-        return list(dict.fromkeys([*self.model._classes(), *self.session.classes, *self.session.held_counts()]))
+        return list(
+            dict.fromkeys([*self.model._classes(), *self.edit_history.classes, *self.edit_history.held_out_counts()])
+        )
 
     def counts(self) -> dict[Hashable, int]:
         """Learned images of each class."""
@@ -105,82 +111,82 @@ class Classroom:
     @property
     def journal_bytes(self) -> int:
         """What the journal has grown by since it was begun."""
-        return self._journal.grown if self._journal else 0
+        return self._journal.appended_bytes if self._journal else 0
 
     # -- changes ---------------------------------------------------------------------------------------------
 
-    def teach(self, lessons: Sequence[Lesson]) -> list[str | CircleError]:
+    def learn(self, requests: Sequence[LearnRequest]) -> list[str | CircleError]:
         """Learn pictures, or hold them back, in one step; for each what became of it: learned, held, known."""
         outcomes: list[str | CircleError] = []
-        taken: list[Picture] = []
+        taken: list[LabelledImage] = []
         known = self.labels()
         counts = self.counts()
-        held = {(picture.label, picture.digest) for picture in self.session.held.values()}
+        held_out = {(example.label, example.digest) for example in self.edit_history.held_out.values()}
         fresh: set[tuple[Hashable, bytes]] = set()
-        for lesson in lessons:
+        for learn_request in requests:
             try:
-                picture = lesson.picture(self._room_for(lesson.name, known))
-                self._check_shape(picture.pixels)
+                example = learn_request.example(self._label_within_limit(learn_request.name, known))
+                self._check_shape(example.pixels)
             except CircleError as error:
                 outcomes.append(error)
                 continue
-            may = lesson.hold
-            entry = (picture.label, picture.digest)
-            if entry in self.model.ledger_ or entry in fresh or (entry in held and may):
+            may = learn_request.hold
+            entry = (example.label, example.digest)
+            if entry in self.model.ledger_ or entry in fresh or (entry in held_out and may):
                 outcomes.append("known")
                 continue
-            may = may and counts.get(picture.label, 0) > 0 and picture.content[0] % HOLD_EVERY == 0
-            may = may and self.session.may_hold(picture, [each for each in taken if each.held])
-            picture = replace(picture, held=may)
-            if not picture.held:
-                counts[picture.label] = counts.get(picture.label, 0) + 1
-            if picture.label not in known:
-                known.append(picture.label)
+            may = may and counts.get(example.label, 0) > 0 and example.content[0] % HOLD_OUT_ONE_IN == 0
+            may = may and self.edit_history.can_hold_out(example, [each for each in taken if each.held_out])
+            example = replace(example, held_out=may)
+            if not example.held_out:
+                counts[example.label] = counts.get(example.label, 0) + 1
+            if example.label not in known:
+                known.append(example.label)
             fresh.add(entry)
-            taken.append(picture)
-            outcomes.append("held" if picture.held else "learned")
+            taken.append(example)
+            outcomes.append("held" if example.held_out else "learned")
         if taken:
-            self._take(taken)
+            self._learn_or_hold_out(taken)
         return outcomes
 
-    def _take(self, taken: list[Picture]) -> None:
-        learned = [picture for picture in taken if not picture.held]
+    def _learn_or_hold_out(self, taken: list[LabelledImage]) -> None:
+        learned = [example for example in taken if not example.held_out]
         features: list[torch.Tensor] = []
         if learned:
-            check_room(self.model.statistics_, [picture.label for picture in learned])
-            features = self.model.features(torch.from_numpy(np.stack([picture.pixels for picture in learned])))
-        self._write(picture_frame(self._sequence + 1, taken))
-        with self._applied():
+            check_room(self.model.statistics_, [example.label for example in learned])
+            features = self.model.features(torch.from_numpy(np.stack([example.pixels for example in learned])))
+        self._append(images_frame(self._sequence + 1, taken))
+        with self._applying():
             if learned:
-                self.model.learn_features(features, [picture.label for picture in learned])
-            for picture in learned:
-                self.model.ledger_.add(picture.label, picture.digest)
-            self.session.add(taken)
+                self.model.learn_features(features, [example.label for example in learned])
+            for example in learned:
+                self.model.ledger_.add(example.label, example.digest)
+            self.edit_history.add(taken)
 
-    def make_class(self, name: str) -> Hashable:
+    def create_class(self, name: str) -> Hashable:
         """Make an empty class."""
-        label = find_name(name, self.labels())
+        label = find_label(name, self.labels())
         if label in self.labels():
             raise ConflictError(f"class {name!r} is there already")
-        self._room_for(name, self.labels())
-        self._write(Frame({"sequence": self._sequence + 1, "kind": "class", "label": encode_label(label)}))
-        with self._applied():
-            self.session.classes[label] = None
+        self._label_within_limit(name, self.labels())
+        self._append(Frame({"sequence": self._sequence + 1, "kind": "class", "label": encode_label(label)}))
+        with self._applying():
+            self.edit_history.classes[label] = None
         return label
 
     def rename(self, name: str, to: str) -> Hashable:
         """Give a class another name; nothing is learned anew."""
-        label, new = self.existing(name), find_name(to, self.labels())
+        label, new = self.existing_label(name), find_label(to, self.labels())
         if new == label:
             return new
         if new in self.labels():
             raise ConflictError(f"class {to!r} is there already: expected a name that is free")
         step = {"sequence": self._sequence + 1, "kind": "rename", "label": encode_label(label), "to": encode_label(new)}
-        self._write(Frame(step))
-        with self._applied():
+        self._append(Frame(step))
+        with self._applying():
             if label in self.model._classes():
                 self.model.rename(label, new)
-            self.session.rename(label, new)
+            self.edit_history.rename(label, new)
             self.renames.append((label, new))
         return new
 
@@ -190,28 +196,28 @@ class Classroom:
         The journal holds the images of its lessons, so it is begun anew at once. Where the disk does not allow that,
         the class is gone all the same, and the next checkpoint clears the journal; ``journal_bytes`` tells.
         """
-        label = self.existing(name)
-        model, exact = forgotten(self.model, self.session, label)
-        self._write(Frame({"sequence": self._sequence + 1, "kind": "forget", "label": encode_label(label)}))
-        with self._applied():
+        label = self.existing_label(name)
+        model, exact = without_class(self.model, self.edit_history, label)
+        self._append(Frame({"sequence": self._sequence + 1, "kind": "forget", "label": encode_label(label)}))
+        with self._applying():
             self.model = model
-            self.session.forget(label)
+            self.edit_history.forget(label)
         with suppress(StorageError):  # it was noted as a warning
             self.checkpoint()
         return exact
 
-    def undo(self) -> list[Picture]:
+    def undo(self) -> list[LabelledImage]:
         """Take the last lesson back, exactly, by subtraction: all pictures of its group that are at hand."""
-        lesson = self.session.last_lesson()
-        if not lesson:
+        learn_request = self.edit_history.last_edit()
+        if not learn_request:
             raise ConflictError("there is no lesson to undo")
-        model = subtracted(self.model, [picture for picture in lesson if not picture.held])
-        places = self.session.places(lesson)
-        self._write(Frame({"sequence": self._sequence + 1, "kind": "undo", "places": places}))
-        with self._applied():
+        model = without_images(self.model, [example for example in learn_request if not example.held_out])
+        positions = self.edit_history.positions(learn_request)
+        self._append(Frame({"sequence": self._sequence + 1, "kind": "undo", "places": positions}))
+        with self._applying():
             self.model = model
-            self.session.undo(places)
-        return lesson
+            self.edit_history.undo(positions)
+        return learn_request
 
     def merge(self, other: CircleClassifier) -> int:
         """Add what another model has learned; the number of images that both had learned."""
@@ -221,11 +227,11 @@ class Classroom:
         if self.model.settings() != other.settings():
             raise ConflictError("models with different settings do not combine")
         merged = self.model + other if self.model._classes() else other.copy()
-        self._replace(merged, {**self._mark(), "sequence": self._sequence + 1})
-        with self._applied():
+        self._save_model(merged, {**self._journal_position(), "sequence": self._sequence + 1})
+        with self._applying():
             self.model = merged
             self._sequence += 1
-        self._begin_journal()
+        self._rotate_journal()
         return twice
 
     def load(self, other: CircleClassifier) -> None:
@@ -233,15 +239,15 @@ class Classroom:
         if len(other._classes()) > self.limits.classes:
             raise ConflictError(f"the model has more than {self.limits.classes} classes: the server takes no more")
         identity = secrets.token_hex(16)
-        self._replace(other, {"identity": identity, "sequence": 0, "follows": self._identity})
-        with self._applied():
-            self.model, self.session = other, Session()
+        self._save_model(other, {"identity": identity, "sequence": 0, "follows": self._identity})
+        with self._applying():
+            self.model, self.edit_history = other, EditHistory()
             self._identity, self._follows, self._sequence = identity, self._identity, 0
             self.epoch += 1
-        self._begin_journal()
+        self._rotate_journal()
 
     @contextmanager
-    def _applied(self) -> Iterator[None]:
+    def _applying(self) -> Iterator[None]:
         """Make a change that is on the disk already. It cannot fail; if it does, only a restart knows the truth."""
         with self.lock:
             try:
@@ -249,7 +255,7 @@ class Classroom:
                 for statistics in self.model.statistics_:
                     statistics.flush()  # so that those who only read never have to write
             except BaseException:
-                self._damaged = True
+                self._inconsistent = True
                 raise
             self.version += 1
 
@@ -257,23 +263,23 @@ class Classroom:
 
     def checkpoint(self) -> None:
         """Write the model file with everything learned, and begin a new journal."""
-        self._require_whole()
-        self._replace(self.model, self._mark())
-        self._begin_journal()
+        self._require_consistent()
+        self._save_model(self.model, self._journal_position())
+        self._rotate_journal()
 
     def close(self) -> None:
         """Checkpoint what the journal alone holds, and let go of it."""
         try:
-            if self.journal_bytes and not self._damaged:
+            if self.journal_bytes and not self._inconsistent:
                 self.checkpoint()
         finally:
             if self._journal:
                 self._journal.close()
 
-    def _mark(self) -> dict[str, Any]:
+    def _journal_position(self) -> dict[str, Any]:
         return {"identity": self._identity, "sequence": self._sequence, "follows": self._follows}
 
-    def _replace(self, model: CircleClassifier, mark: dict[str, Any]) -> None:
+    def _save_model(self, model: CircleClassifier, mark: dict[str, Any]) -> None:
         """Write the model file; the old one stays, and the model unchanged, where that fails."""
         before = model._journal_mark
         model._journal_mark = mark
@@ -285,7 +291,7 @@ class Classroom:
             raise StorageError(str(error)) from error
         self.warning = ""
 
-    def _begin_journal(self) -> None:
+    def _rotate_journal(self) -> None:
         """Begin a new journal after the model file was written.
 
         Where that fails, the old journal goes on, for the model file says which of its steps it holds; unless the
@@ -293,7 +299,9 @@ class Classroom:
         """
         assert self._journal is not None
         try:
-            journal = Journal.create(journal_path(self.path), self.session.base(self._identity, self._sequence))
+            journal = Journal.create(
+                journal_path(self.path), self.edit_history.to_frame(self._identity, self._sequence)
+            )
         except CircleError as error:
             self.warning = str(error)
             if self._journal.identity != self._identity or not self._journal.is_current():
@@ -302,29 +310,29 @@ class Classroom:
         self._journal.close()
         self._journal = journal
 
-    def _write(self, frame: Frame) -> None:
+    def _append(self, frame: Frame) -> None:
         """Keep a step; after this it counts."""
-        self._require_whole()
+        self._require_consistent()
         assert self._journal is not None
         if self._journal.broken:
             self.checkpoint()
         self._journal.append(frame)
         self._sequence += 1
 
-    def _require_whole(self) -> None:
-        if self._damaged:
+    def _require_consistent(self) -> None:
+        if self._inconsistent:
             raise StorageError("a lesson could not be finished, but is kept: restart the server")
 
     # -- checks ----------------------------------------------------------------------------------------------
 
-    def existing(self, name: str) -> Hashable:
-        label = find_name(name, self.labels())
+    def existing_label(self, name: str) -> Hashable:
+        label = find_label(name, self.labels())
         if label not in self.labels():
             raise ConflictError(f"class {name!r} is not in the model")
         return label
 
-    def _room_for(self, name: str, known: Sequence[Hashable]) -> Hashable:
-        label = find_name(name, known)
+    def _label_within_limit(self, name: str, known: Sequence[Hashable]) -> Hashable:
+        label = find_label(name, known)
         if label not in known and len(known) >= self.limits.classes:
             raise ConflictError(f"class {name!r}: the server takes {self.limits.classes} classes, and has them")
         return label

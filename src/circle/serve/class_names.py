@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Hashable, Iterable
 
 from circle.serve.errors import RequestError
-from circle.serve.limits import LABEL
+from circle.serve.limits import MAX_LABEL_LENGTH
 
 
 def clean_name(text: object) -> str:
@@ -18,12 +18,12 @@ def clean_name(text: object) -> str:
     if not isinstance(text, str):
         raise RequestError("label: expected text")
     name = unicodedata.normalize("NFC", " ".join(text.split()))
-    if not name or len(name) > LABEL or not name.isprintable():
-        raise RequestError(f"label: expected 1 to {LABEL} printable characters")
+    if not name or len(name) > MAX_LABEL_LENGTH or not name.isprintable():
+        raise RequestError(f"label: expected 1 to {MAX_LABEL_LENGTH} printable characters")
     return name
 
 
-def find_name(text: object, known: Iterable[Hashable]) -> Hashable:
+def find_label(text: object, known: Iterable[Hashable]) -> Hashable:
     """The label that a name means in a model: one that it has, or a new one of the same type."""
     name = clean_name(text)
     kinds: set[type] = set()

@@ -18,7 +18,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
         "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -32,15 +32,15 @@ HEADERS = {
     "permissions-policy": "camera=(self), microphone=(), geolocation=(), payment=(), usb=()",
     "cache-control": "no-store",
 }
-_SAFE = ("GET", "HEAD")
-_ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_SAFE_METHODS = ("GET", "HEAD")
+_ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 
 
-def refusal_parts(status: int, text: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+def error_response(status: int, text: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and body of a refusal, after which the connection is closed."""
     body = json.dumps({"error": text}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(b"connection", b"close"), *_ENCODED]
+    headers += [(b"connection", b"close"), *_ENCODED_HEADERS]
     headers += [(b"retry-after", b"1")] if status in (429, 503) else []
     headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
     return headers, body
@@ -58,7 +58,7 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-class Gate:
+class AccessControl:
     """ASGI middleware around the whole application.
 
     - Host: a name that an attacker's DNS can point here is refused, so a rebound page reaches nothing. Numbers cannot
@@ -69,12 +69,12 @@ class Gate:
     """
 
     def __init__(
-        self, application: Application, *, loopback: bool, token: str | None, names: Sequence[str], rate: float
+        self, application: Application, *, loopback: bool, token: str | None, host_names: Sequence[str], rate: float
     ) -> None:
         self._application = application
         self._loopback = loopback
         self._token = token.encode() if token else None
-        self._names = {name.lower() for name in names}
+        self._names = {name.lower() for name in host_names}
         self._rate = RateLimit(rate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +85,7 @@ class Gate:
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *((n, v) for n, v in _ENCODED if n not in own)]
+                message["headers"] = [*message["headers"], *((n, v) for n, v in _ENCODED_HEADERS if n not in own)]
             # Who breaks the protocol while the answer is on its way has lost the connection, and gets none.
             with contextlib.suppress(LocalProtocolError):
                 await send(message)
@@ -95,7 +95,7 @@ class Gate:
             await self._application(scope, receive, send_with_headers)
             return
         status, text = refusal
-        headers, body = refusal_parts(status, text)
+        headers, body = error_response(status, text)
         await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
         await send_with_headers({"type": "http.response.body", "body": body})
 
@@ -113,9 +113,9 @@ class Gate:
         if not self._rate.allows(client[0] if client else ""):
             return 429, "too many requests: try again in a moment"
         if not scope["path"].startswith("/api/"):
-            return None if scope["method"] in _SAFE else (405, "expected GET")
+            return None if scope["method"] in _SAFE_METHODS else (405, "expected GET")
         site = headers.get(b"sec-fetch-site", [b"same-origin"])[0]
-        if site not in (b"same-origin", b"none") or (site == b"none" and scope["method"] not in _SAFE):
+        if site not in (b"same-origin", b"none") or (site == b"none" and scope["method"] not in _SAFE_METHODS):
             return 403, "a request from another page"
         origin = headers.get(b"origin", [None])[0]
         if origin is not None and origin.decode("latin-1").lower() not in (f"http://{host}", f"https://{host}"):

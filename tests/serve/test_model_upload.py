@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
+from factories import learned, tiny_model
 from safetensors import safe_open
 from safetensors.torch import save_file
-from school import learned, tiny_model
 
 from circle import CircleClassifier
 from circle.labels import encode_labels
 from circle.serve.errors import RequestError
 from circle.serve.limits import Limits
-from circle.serve.uploads import known_kind, read_upload
+from circle.serve.model_upload import empty_model_like, read_upload
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_more_classes_than_the_server_takes(file: Path, current: CircleClassifie
 def test_settings_are_not_believed(current: CircleClassifier) -> None:
     preset = CircleClassifier.from_preset("small", seed=4)
     settings = {**preset.part_settings(), "image": preset.input_config().to_dict()}
-    assert known_kind(settings, current).settings() == settings, "a preset may be loaded, with any seed"
+    assert empty_model_like(settings, current).settings() == settings, "a preset may be loaded, with any seed"
     for change in ({"members": 5000}, {"seed": -1}, {"seed": "x"}, {"image": {**settings["image"], "height": 4096}}):
         with pytest.raises(RequestError, match="another kind of model"):
-            known_kind({**settings, **change}, current)
+            empty_model_like({**settings, **change}, current)

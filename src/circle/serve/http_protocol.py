@@ -8,32 +8,32 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from circle.serve.gate import Receive, Scope, Send, refusal_parts
+from circle.serve.access import Receive, Scope, Send, error_response
 
-HEAD_SECONDS = 30.0
+HEADER_SECONDS = 30.0
 
 
-class PromptProtocol(H11Protocol):
+class LimitedProtocol(H11Protocol):
     """Closes a connection on which no whole head has come for a while; bodies have a limit of their own.
 
     As many connections again as the limit allows are told that the server is busy; any further one is closed at once.
-    Uvicorn's own refusals are plain text without the headers that the gate gives to all answers, so these are ours.
+    Uvicorn's own refusals are plain text without the headers of all other answers (``access.py``), so these are ours.
     """
 
-    _head_timer: asyncio.TimerHandle | None = None
+    _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         limit, self.limit_concurrency = self.limit_concurrency, None
         if limit is not None and len(self.connections) > limit:
-            self.app: Any = _crowded
+            self.app: Any = _too_many_connections
             if len(self.connections) > 2 * limit:
                 transport.abort()
                 return
-        self._watch()
+        self._update_timer()
 
     def send_400_response(self, msg: str) -> None:
-        headers, body = refusal_parts(400, msg)
+        headers, body = error_response(400, msg)
         events = [h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
         try:
             for event in events:
@@ -44,36 +44,36 @@ class PromptProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._update_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._update_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_watching()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _watch(self) -> None:
+    def _update_timer(self) -> None:
         """Let time run while the head of a request is awaited, and not otherwise."""
         if self.conn.their_state is not h11.IDLE:
-            self._stop_watching()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._late)
+            self._stop_timer()
+        elif self._header_timer is None:
+            self._header_timer = self.loop.call_later(HEADER_SECONDS, self._on_timeout)
 
-    def _stop_watching(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _late(self) -> None:
-        self._head_timer = None
+    def _on_timeout(self) -> None:
+        self._header_timer = None
         if not self.transport.is_closing():
             self.transport.close()
 
 
-async def _crowded(scope: Scope, _: Receive, send: Send) -> None:
+async def _too_many_connections(scope: Scope, _: Receive, send: Send) -> None:
     """The whole application for a connection beyond the limit."""
-    headers, body = refusal_parts(503, "too many connections: try again in a moment")
+    headers, body = error_response(503, "too many connections: try again in a moment")
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 
 from circle.errors import CircleError
-from circle.serve.classroom import Classroom, Lesson
 from circle.serve.errors import BusyError, ConflictError, StorageError
-from circle.serve.snapshot import Refresher, Snapshot
+from circle.serve.model_store import LearnRequest, ModelStore
+from circle.serve.snapshot import Snapshot, SnapshotUpdater
 
 _log = logging.getLogger(__name__)
 
-TOGETHER = 32  # lessons in one journal frame, predictions in one batch
-CHECKPOINT_BYTES = 8 * 2**20  # of journal, after which the model file is written
-CHECKPOINT_SECONDS = 30.0  # after the last lesson, when nobody is learning
-RETRY_SECONDS = 30.0  # after a checkpoint that failed
+MAX_BATCH = 32  # lessons in one journal frame, predictions in one batch
+CHECKPOINT_JOURNAL_BYTES = 8 * 2**20  # of journal, after which the model file is written
+CHECKPOINT_IDLE_SECONDS = 30.0  # after the last lesson, when nobody is learning
+CHECKPOINT_RETRY_SECONDS = 30.0  # after a checkpoint that failed
 
 Job = TypeVar("Job")
 
@@ -34,8 +34,8 @@ Job = TypeVar("Job")
 class Worker(ABC, Generic[Job]):
     """A thread that takes waiting jobs, several at once where they go together."""
 
-    def __init__(self, name: str, places: int) -> None:
-        self._places = places
+    def __init__(self, name: str, positions: int) -> None:
+        self._places = positions
         self._condition = threading.Condition()
         self._waiting: deque[tuple[Job, Future[Any]]] = deque()
         self._ended = False
@@ -64,89 +64,89 @@ class Worker(ABC, Generic[Job]):
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._ended or self._waiting, self.patience())
+                self._condition.wait_for(lambda: self._ended or self._waiting, self.idle_seconds())
                 if not self._waiting and self._ended:
                     return
                 batch = [self._waiting.popleft()] if self._waiting else []
-                while self._waiting and len(batch) < TOGETHER and self.together(batch[0][0], self._waiting[0][0]):
+                while self._waiting and len(batch) < MAX_BATCH and self.can_batch(batch[0][0], self._waiting[0][0]):
                     batch.append(self._waiting.popleft())
             batch = [(job, future) for job, future in batch if future.set_running_or_notify_cancel()]
             try:
                 if batch:
-                    self.do(batch)
+                    self.run_batch(batch)
                 else:
-                    self.idle()
+                    self.on_idle()
             except BaseException as error:
                 for _, future in batch:
                     with suppress(Exception):  # some may have their answer already
                         future.set_exception(error)
 
-    def patience(self) -> float | None:
+    def idle_seconds(self) -> float | None:
         """Seconds to wait for a job before :meth:`idle` is called."""
         return None
 
     @abstractmethod
-    def together(self, first: Job, following: Job) -> bool:
+    def can_batch(self, first: Job, following: Job) -> bool:
         """Whether a waiting job may be done in one step with the first of a batch."""
 
     @abstractmethod
-    def do(self, batch: list[tuple[Job, Future[Any]]]) -> None:
+    def run_batch(self, batch: list[tuple[Job, Future[Any]]]) -> None:
         """Do the jobs of a batch and give each future its result; what is raised becomes the result of all."""
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         """Called when nothing has come for a while; most workers have nothing to do then."""
         return
 
 
 class Writer(Worker[Any]):
-    """Lessons, several in one step, and other changes (functions of the classroom) one by one, in order."""
+    """Lessons, several in one step, and other changes (functions of the model store) one by one, in order."""
 
-    def __init__(self, room: Classroom, refresher: Refresher, places: int) -> None:
-        self._room = room
-        self._refresher = refresher
-        self._not_before = 0.0
-        self.published = _published(room)
-        super().__init__("circle-writer", places)
+    def __init__(self, store: ModelStore, snapshot_updater: SnapshotUpdater, positions: int) -> None:
+        self._store = store
+        self._snapshot_updater = snapshot_updater
+        self._next_checkpoint = 0.0
+        self.status = _status_of(store)
+        super().__init__("circle-writer", positions)
 
-    def together(self, first: Any, following: Any) -> bool:
-        return isinstance(first, Lesson) and isinstance(following, Lesson)
+    def can_batch(self, first: Any, following: Any) -> bool:
+        return isinstance(first, LearnRequest) and isinstance(following, LearnRequest)
 
-    def patience(self) -> float | None:
-        return CHECKPOINT_SECONDS if self._room.journal_bytes else None
+    def idle_seconds(self) -> float | None:
+        return CHECKPOINT_IDLE_SECONDS if self._store.journal_bytes else None
 
-    def do(self, batch: list[tuple[Any, Future[Any]]]) -> None:
-        room = self._room
+    def run_batch(self, batch: list[tuple[Any, Future[Any]]]) -> None:
+        store = self._store
         try:
-            if isinstance(batch[0][0], Lesson):
-                results = room.teach([lesson for lesson, _ in batch])
+            if isinstance(batch[0][0], LearnRequest):
+                results = store.learn([learn_request for learn_request, _ in batch])
             else:
-                results = [batch[0][0](room)]
+                results = [batch[0][0](store)]
         finally:
-            self._refresher.changed()
-            self.published = _published(room)
+            self._snapshot_updater.notify()
+            self.status = _status_of(store)
         for (_, future), result in zip(batch, results, strict=True):
             if isinstance(result, CircleError):
                 future.set_exception(result)
             else:
                 future.set_result(result)
-        if room.journal_bytes > CHECKPOINT_BYTES:
-            self.idle()
+        if store.journal_bytes > CHECKPOINT_JOURNAL_BYTES:
+            self.on_idle()
 
-    def idle(self) -> None:
+    def on_idle(self) -> None:
         """Write the model file, so that a restart has little to read again."""
-        if not self._room.journal_bytes or time.monotonic() < self._not_before:
+        if not self._store.journal_bytes or time.monotonic() < self._next_checkpoint:
             return
         try:
-            self._room.checkpoint()
+            self._store.checkpoint()
         except StorageError as error:
             _log.warning("the journal goes on: %s", error)
-            self._not_before = time.monotonic() + RETRY_SECONDS
-        self.published = _published(self._room)
+            self._next_checkpoint = time.monotonic() + CHECKPOINT_RETRY_SECONDS
+        self.status = _status_of(self._store)
 
 
 @dataclass(frozen=True)
-class Published:
-    """What everyone may know of the classroom after its last change; never changed itself."""
+class StoreStatus:
+    """What everyone may know of the model store after its last change; never changed itself."""
 
     version: int
     classes: dict[Hashable, tuple[int, int]]  # images learned and held back
@@ -158,11 +158,15 @@ class Published:
         return sum(learned for learned, _ in self.classes.values())
 
 
-def _published(room: Classroom) -> Published:
-    counts, held, lesson = room.counts(), room.session.held_counts(), room.session.last_lesson()
-    classes = {label: (counts.get(label, 0), held.get(label, 0)) for label in room.labels()}
-    labels = tuple(dict.fromkeys(picture.label for picture in lesson))
-    return Published(room.version, classes, (labels, len(lesson)), room.warning)
+def _status_of(store: ModelStore) -> StoreStatus:
+    counts, held_out, learn_request = (
+        store.counts(),
+        store.edit_history.held_out_counts(),
+        store.edit_history.last_edit(),
+    )
+    classes = {label: (counts.get(label, 0), held_out.get(label, 0)) for label in store.labels()}
+    labels = tuple(dict.fromkeys(example.label for example in learn_request))
+    return StoreStatus(store.version, classes, (labels, len(learn_request)), store.warning)
 
 
 @dataclass(frozen=True)
@@ -173,18 +177,18 @@ class Prediction:
     probabilities: np.ndarray
 
 
-class Predictor(Worker[np.ndarray]):
+class PredictionWorker(Worker[np.ndarray]):
     """Images that wait are predicted together."""
 
-    def __init__(self, refresher: Refresher, places: int) -> None:
-        self._refresher = refresher
-        super().__init__("circle-predictor", places)
+    def __init__(self, snapshot_updater: SnapshotUpdater, positions: int) -> None:
+        self._snapshot_updater = snapshot_updater
+        super().__init__("circle-predictor", positions)
 
-    def together(self, first: np.ndarray, following: np.ndarray) -> bool:
+    def can_batch(self, first: np.ndarray, following: np.ndarray) -> bool:
         return first.shape == following.shape
 
-    def do(self, batch: list[tuple[np.ndarray, Future[Any]]]) -> None:
-        snapshot = self._refresher.snapshot
+    def run_batch(self, batch: list[tuple[np.ndarray, Future[Any]]]) -> None:
+        snapshot = self._snapshot_updater.snapshot
         if snapshot.model is None:
             raise ConflictError("nothing was learned yet: teach some images first")
         rows = snapshot.model.predict_proba(torch.from_numpy(np.stack([pixels for pixels, _ in batch])))

@@ -1,4 +1,4 @@
-"""What the tests of serving share: a small model, pictures, and a classroom."""
+"""What the tests of serving share: a small model, pictures, and a model store."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from PIL import Image
 
 from circle import BiRC2DConfig, CircleClassifier
 from circle.data.decode import read_pixels
-from circle.serve.classroom import Classroom, Lesson
 from circle.serve.limits import Limits
+from circle.serve.model_store import LearnRequest, ModelStore
 
 TINY = BiRC2DConfig(stem_channels=(4,), patch_sizes=(2, 4), width=5, grid=2, moments=("mean",))
 COLOURS = {"ant": (200, 60, 60), "bee": (60, 200, 60), "cat": (60, 60, 200)}
@@ -31,21 +31,21 @@ def png(name: str, number: int = 0) -> bytes:
     return file.getvalue()
 
 
-def lesson(name: str, number: int = 0, group: str = "", hold: bool = False) -> Lesson:
+def learn_request(name: str, number: int = 0, group: str = "", hold: bool = False) -> LearnRequest:
     content = png(name, number)
-    return Lesson(name, read_pixels(content, tiny_model().input_config(), "image"), content, hold, group)
+    return LearnRequest(name, read_pixels(content, tiny_model().input_config(), "image"), content, hold, group)
 
 
-def open_room(path: Path, **limits: int) -> Classroom:
-    return Classroom(path, tiny_model, Limits(**limits))
+def open_store(path: Path, **limits: int) -> ModelStore:
+    return ModelStore(path, tiny_model, Limits(**limits))
 
 
-def teach(room: Classroom, name: str, *numbers: int, group: str = "", hold: bool = False) -> list:
-    return room.teach([lesson(name, number, group, hold) for number in numbers])
+def learn(store: ModelStore, name: str, *numbers: int, group: str = "", hold: bool = False) -> list:
+    return store.learn([learn_request(name, number, group, hold) for number in numbers])
 
 
 def learned(pairs: list[tuple[str, int]]) -> CircleClassifier:
     """The model that learned these pictures offline, all at once."""
     model = tiny_model()
-    pixels = np.stack([lesson(name, number).pixels.transpose(1, 2, 0) for name, number in pairs])
+    pixels = np.stack([learn_request(name, number).pixels.transpose(1, 2, 0) for name, number in pairs])
     return model.partial_fit(pixels, [name for name, _ in pairs])
