@@ -31,7 +31,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_one_process_imports_nothing_of_it(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("distributed", "joint.teaching", "joint.shares", "benchmark.joint_method"):
+    for name in ("distributed.team", "distributed.learning", "distributed.shares", "benchmark.distributed_method"):
         monkeypatch.setitem(sys.modules, f"circle.{name}", None)
     assert run(["learn", str(tmp_path / "model"), str(data), *SETTINGS]) == 0
     flags = ["--dataset", "folder", "--data-path", str(data), "--tasks", "1", "--no-cache", "--output", str(tmp_path)]
