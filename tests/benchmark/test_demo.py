@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,12 +11,20 @@ from PIL import Image
 from rich.console import Console
 
 from circle.benchmark import demo
-from circle.benchmark.demo import CIRCLE, CLASS_MEAN, NETWORK, DemoResult, run_demo
+from circle.benchmark.demo import CIRCLE, CLASS_MEAN, NETWORK, ContestantResult
 from circle.benchmark.metrics import count_correct
+from circle.cli.demo import _check_output, show_demo
 from circle.data.digits import DigitsSplit, load_digits_images
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.report.plots import STYLES
+
+
+class DemoResult(NamedTuple):
+    """What the contestants did, and where the plot is."""
+
+    contestants: dict[str, ContestantResult]
+    plot: Path
 
 
 def a_quarter() -> DigitsSplit:
@@ -41,7 +50,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DemoResult, 
         patch.setattr(demo, "CircleClassifier", NarrowClassifier)
         console = Console(file=text, width=80)
         plot = tmp_path_factory.mktemp("demo") / "plot.png"
-        yield run_demo(plot, seed=1, console=console), text.getvalue()
+        contestants, written = show_demo(plot, 1, console)
+        yield DemoResult(contestants, written), text.getvalue()
 
 
 def test_circle_remembers_and_the_network_forgets(run: tuple[DemoResult, str]) -> None:
@@ -124,12 +134,12 @@ def test_the_plot_is_whole_and_alone(run: tuple[DemoResult, str]) -> None:
 def test_an_unusable_path_is_refused_before_the_run(prepare, message, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(demo, "load_digits_images", lambda: pytest.fail("the run had begun"))
     with pytest.raises(CircleError, match=message) as caught:
-        run_demo(prepare(tmp_path), console=Console(file=io.StringIO()))
+        show_demo(prepare(tmp_path), 0, Console(file=io.StringIO()))
     assert "\n" not in str(caught.value)
 
 
 def test_in_a_folder_the_plot_has_a_name_of_its_own(tmp_path: Path) -> None:
-    assert demo._check_output(tmp_path) == tmp_path / "circle-demo.png"
+    assert _check_output(tmp_path) == tmp_path / "circle-demo.png"
     assert list(tmp_path.iterdir()) == []
 
 

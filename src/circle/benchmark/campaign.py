@@ -24,9 +24,8 @@ from circle.extractors import Extractor, ImageShape, build_extractor
 from circle.learner import CircleClassifier
 from circle.machine import available_memory
 from circle.method import CircleMethod, Method
-from circle.paper.published import METHODS, method_key
 from circle.presets import DEFAULT, read_preset
-from circle.presets.published import rival_settings
+from circle.presets.published import METHODS, method_key, rival_settings
 from circle.registry import entry, resolve
 from circle.statistics.second_moment import STRIP
 

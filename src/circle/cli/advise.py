@@ -110,7 +110,7 @@ def advise(
     if json_ is not None:
         console.write_json(json_, facts)
     if plot is not None:
-        from circle.paper.advice_figure import advice_figure  # matplotlib takes a while to import
+        from circle.report.advice import advice_figure  # matplotlib takes a while to import
         from circle.report.drawing import save
 
         save(advice_figure(findings.advice, f"{Path(images.name).name}: how to spend {budget} members"), plot, kind)

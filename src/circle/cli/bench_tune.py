@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.tuning import record
 from circle.benchmark.tuning.spaces import Stage
 from circle.benchmark.tuning.tune import RESNET_18, TuneRequest, new_tuning
 from circle.cli import command_line, console
@@ -24,6 +23,7 @@ from circle.distributed import processes
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
+from circle.report import tuning as record
 
 
 def tune(

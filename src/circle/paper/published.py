@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,23 +9,12 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from circle.presets import published as presets
+from circle.presets.published import DATASETS as TUNED_DATASETS
+from circle.presets.published import METHODS as METHODS
+from circle.presets.published import match_name, plain_name
+from circle.presets.published import method_key as method_key
 
-# Display names in the order of the paper's tables; CIRCLE comes last there, below a rule.
-METHODS = {
-    "adagauss": "AdaGauss",
-    "efc_plus_plus": "EFC++",
-    "adc": "ADC",
-    "acil": "ACIL",
-    "fecam": "FeCAM",
-    "fetril": "FeTrIL",
-    "il2a": "IL2A",
-    "pass": "PASS",
-    "lwf": "LwF",
-    "dsal": "DS-AL",
-    "circle": "CIRCLE",
-}
-DATASETS = {**presets.DATASETS, "imagenet1k": "ImageNet-1k"}
+DATASETS = {**TUNED_DATASETS, "imagenet1k": "ImageNet-1k"}
 # Classes and test images of the paper's data sets: published values say nothing about a part of one.
 SIZES = {
     "cifar100": (100, 10_000),
@@ -126,23 +114,18 @@ def seeds(experiment: Literal["main", "ablations", "training_time", "imagenet1k_
 
 def dataset_key(name: str) -> str:
     """A data set's name in these tables, however it is written: "CIFAR-100" is "cifar100"."""
-    return _match(name, DATASETS) or name
-
-
-def method_key(name: str) -> str | None:
-    """A method's name in these tables ("EFC++" and "efc_plus_plus" are the same), or None for others."""
-    return _match(name.replace("+", "plus"), METHODS)
+    return match_name(name, DATASETS) or name
 
 
 def extractor_key(config: Mapping[str, Any]) -> str | None:
     """Which row of the extractor ablation a config belongs to, or None for an extractor that the paper lacks."""
-    name = _plain(str(config.get("name", "")))
+    name = plain_name(str(config.get("name", "")))
     if name == "birc2d":
         return "birc2d_circle"
     if "resnet" in name:
         # The two differ in normalisation alone: in the name, or in a setting of its own.
         norm = name.rpartition("resnet")[2].removeprefix("18")
-        norm = norm or _plain(str(config.get("normalisation", config.get("norm", ""))))
+        norm = norm or plain_name(str(config.get("normalisation", config.get("norm", ""))))
         return {"b": "random_resnet18_bn", "l": "random_resnet18_ln"}.get(norm[:1])
     if "vgg" in name:
         return "random_vgg13"
@@ -153,7 +136,7 @@ def extractor_key(config: Mapping[str, Any]) -> str | None:
 
 def head_key(config: Mapping[str, Any]) -> str | None:
     """Which row of the head ablation a config belongs to, or None for a head that the paper lacks."""
-    name = _plain(str(config.get("name", "")))
+    name = plain_name(str(config.get("name", "")))
     if "ncm" in name:
         return "cosine_ncm" if "cosine" in (*map(str, config.values()), name.removesuffix("ncm")) else "euclidean_ncm"
     parts = {
@@ -163,14 +146,6 @@ def head_key(config: Mapping[str, Any]) -> str | None:
         "mahalanobis": "fecam_mahalanobis",
     }
     return next((row for part, row in parts.items() if part in name), "qda" if name == "qda" else None)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _match(name: str, known: Mapping[str, str]) -> str | None:
-    return next((key for key in known if _plain(key) == _plain(name)), None)
 
 
 def _value(entry: Mapping[str, Any] | None) -> PublishedValue | None:

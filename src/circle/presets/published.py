@@ -7,7 +7,9 @@ The files of ``presets/paper`` hold the values under the paper's own names. They
 from __future__ import annotations
 
 import copy
+import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -17,6 +19,20 @@ from circle.extractors.reservoir import DIRECTIONS
 from circle.presets import read_preset
 from circle.registry import entry
 
+# Display names in the order of the paper's tables; CIRCLE comes last there, below a rule.
+METHODS = {
+    "adagauss": "AdaGauss",
+    "efc_plus_plus": "EFC++",
+    "adc": "ADC",
+    "acil": "ACIL",
+    "fecam": "FeCAM",
+    "fetril": "FeTrIL",
+    "il2a": "IL2A",
+    "pass": "PASS",
+    "lwf": "LwF",
+    "dsal": "DS-AL",
+    "circle": "CIRCLE",
+}
 # Names as the paper writes them, and the side of the images that the paper feeds to the networks.
 DATASETS = {"cifar100": "CIFAR-100", "tinyimagenet": "TinyImageNet", "imagenet_subset": "ImageNet-Subset"}
 IMAGE_SIZES = {"cifar100": 32, "tinyimagenet": 64, "imagenet_subset": 224}
@@ -110,6 +126,24 @@ def rival_settings(dataset: str, tasks: int | str, method: str) -> dict[str, Any
             raise CircleError(f"published setting {name!r} of {method} has no translation")
         settings[own] = value
     return settings
+
+
+def method_key(name: str) -> str | None:
+    """A method's name in the paper's tables ("EFC++" and "efc_plus_plus" are the same), or None for others."""
+    return match_name(name.replace("+", "plus"), METHODS)
+
+
+def match_name(name: str, known: Mapping[str, str]) -> str | None:
+    """The one of some known names that is meant, whatever its spaces, signs and capitals."""
+    return next((key for key in known if plain_name(key) == plain_name(name)), None)
+
+
+def plain_name(name: str) -> str:
+    """
+    >>> plain_name("CIFAR-100")
+    'cifar100'
+    """
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from circle.paper.advice import EnsembleMeasurement, GroupMeasurement, advise
-from circle.paper.advice_figure import advice_figure
+from circle.report.advice import advice_figure
 from circle.report.drawing import save
 
 MEASURED = [GroupMeasurement(1, 0.9, 0.2), GroupMeasurement(2, 0.8, 0.15), GroupMeasurement(4, 0.75, None)]
