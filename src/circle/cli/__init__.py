@@ -39,6 +39,7 @@ for name, text in {
     "evaluate": "Measure accuracy on labelled images.",
     "info": "Show what a model has learned, its settings and its sizes.",
     "forget": "Let a class leave a model.",
+    "rename": "Give a class of a model another name.",
     "pack": "Write the small model that only predicts.",
     "export": "Write a model as one ONNX file, checked in onnxruntime.",
     "compress": "Write a smaller, faster model that only predicts, with its loss measured.",
