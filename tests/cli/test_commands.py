@@ -139,7 +139,7 @@ def test_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["merge", model, model], "output"),
     ]:
         assert words in fails(arguments, capsys, code=2)
-    assert "at least 1" in fails(["predict", model, "x", "--top", "0"], capsys)
+    assert "at least 1" in fails(["predict", model, "x", "--top-k", "0"], capsys)
     assert "leak = 3.0: expected above 0" in fails(
         ["learn", model.with_name("n"), model.parent / "data", "--extractor.name", "birc2d", "--extractor.leak", "3"],
         capsys,
