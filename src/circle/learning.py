@@ -173,6 +173,21 @@ def find_label(model: CircleClassifier, text: str) -> Hashable:
     raise CircleError(f"class {text!r} is not in the model; it has {', '.join(map(str, model.classes_[:10]))}")
 
 
+def new_label(model: CircleClassifier, text: str) -> Hashable:
+    """The label that a word on the command line means as a new class: of the type that the model's labels have."""
+    kinds = {type(label) for label in model.statistics_[0].classes}
+    if not text.strip() or not text.isprintable():
+        raise CircleError(f"class {text!r}: expected a name of printable characters")
+    if kinds <= {str}:
+        return text
+    if kinds != {int}:
+        raise CircleError(f"class {text!r}: this model's classes are neither words nor whole numbers; expected those")
+    try:
+        return int(text)
+    except ValueError as error:
+        raise CircleError(f"class {text!r}: this model's classes are whole numbers; expected one") from error
+
+
 def class_pixels(path: Path, label: Hashable, model: CircleClassifier) -> torch.Tensor:
     """All images of one class, uint8 [N, C, H, W], from its own folder or from data with a folder per class."""
     try:

@@ -22,7 +22,7 @@ from circle.cli import run
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     listed = capsys.readouterr().out
-    for command in ("learn", "predict", "evaluate", "info", "forget", "pack", "merge", "demo"):
+    for command in ("learn", "predict", "evaluate", "info", "forget", "rename", "pack", "merge", "demo"):
         assert command in listed
         assert run([command, "--help"]) == 0
         assert "Usage: circle " + command in capsys.readouterr().out
@@ -84,7 +84,13 @@ def test_bad_models(model: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
         (tmp_path, "cannot be read (Is a directory); expected a model file"),
     ]:
         content = path.read_bytes() if path.is_file() else None
-        for command in (["predict", path, picture], ["evaluate", path, data], ["info", path], ["forget", path, "red"]):
+        for command in (
+            ["predict", path, picture],
+            ["evaluate", path, data],
+            ["info", path],
+            ["forget", path, "red"],
+            ["rename", path, "red", "pink"],
+        ):
             assert words in fails(command, capsys)
         assert words in fails(["merge", path, model, "-o", tmp_path / "out"], capsys)
         if path.exists():
@@ -99,7 +105,12 @@ def test_a_predicting_model_does_not_learn(
     small = tmp_path / "small"
     assert run(["pack", str(model), str(small)]) == 0
     before = small.read_bytes()
-    for command in (["learn", small, data], ["forget", small, "red"], ["merge", small, model, "-o", tmp_path / "x"]):
+    for command in (
+        ["learn", small, data],
+        ["forget", small, "red"],
+        ["rename", small, "red", "x"],
+        ["merge", small, model, "-o", tmp_path / "x"],
+    ):
         assert "only predicts" in fails(command, capsys)
     assert small.read_bytes() == before
 
@@ -128,7 +139,7 @@ def test_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["merge", model, model], "output"),
     ]:
         assert words in fails(arguments, capsys, code=2)
-    assert "at least 1" in fails(["predict", model, "x", "--top", "0"], capsys)
+    assert "at least 1" in fails(["predict", model, "x", "--top-k", "0"], capsys)
     assert "leak = 3.0: expected above 0" in fails(
         ["learn", model.with_name("n"), model.parent / "data", "--extractor.name", "birc2d", "--extractor.leak", "3"],
         capsys,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
+import re
 import signal
 import zipfile
 from pathlib import Path
@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from calling import FAST, fails, make_folder
 from PIL import Image
-from rich.console import Console
 
 import circle
 from circle import CircleClassifier
 from circle import learning as teaching
-from circle.cli import app, run
+from circle.cli import run
 
 
 def test_learn_again_learns_nothing_twice(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,10 +109,11 @@ def test_flags_and_presets(tmp_path: Path, data: Path, capsys: pytest.CaptureFix
     assert "exists with extractor" in fails(["learn", model, data, "--preset", "small"], capsys)
 
 
-def test_every_setting_has_a_flag() -> None:
-    wide = Console(width=250, file=io.StringIO())  # shorter lines cut names in two
-    app.help_print(["learn"], console=wide)
-    text = wide.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")  # shorter lines cut names in two
+    capsys.readouterr()
+    assert run(["learn", "--help-all"]) == 0
+    text = capsys.readouterr().out
     assert "Usage: circle learn" in text
     for field in [*circle.BiRC2DConfig.field_names(), "name"]:
         assert f"--extractor.{field.replace('_', '-')}" in text
@@ -121,6 +121,45 @@ def test_every_setting_has_a_flag() -> None:
         assert f"--head.{field.replace('_', '-')}" in text
     for name in CircleClassifier().get_params(deep=False):
         assert f"--{name.replace('_', '-')}" in text
+
+
+def test_the_short_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    capsys.readouterr()
+    assert run(["learn", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert 10 <= len(re.findall(r"^\W*--", text, re.MULTILINE)) <= 16
+    assert "--preset" in text and "--set" in text and "--help-all lists all settings" in text
+    assert "--extractor." not in text and "Its head" not in text and "--quantise" not in text
+
+
+def test_settings_by_name(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--set takes every setting that has a flag, and means the same."""
+    flags, named = tmp_path / "flags", tmp_path / "named"
+    assert run(["learn", str(flags), str(data), *FAST, "--extractor.patch-sizes", "2", "4", "--groups", "2"]) == 0
+    changes = {"stem-channels": 4, "width": 4, "grid": 2, "bits": 8, "patch_sizes": "2,4"}
+    given = [word for name, value in changes.items() for word in ("--set", f"extractor.{name}={value}")]
+    more = ["--set", "groups=2", "--set", "image_size=16", "--set", "extractor=birc2d"]
+    assert run(["learn", str(named), *given, str(data), "--preset", "reservoir", *more]) == 0
+    assert named.read_bytes() == flags.read_bytes()
+    assert run(["learn", str(named), str(data), "--set", "extractor.mirror=yes", "--set", "seed=0"]) == 0
+    for change, words in {
+        "extractor.widht=3": "--set extractor.widht=3: unknown setting; did you mean extractor.width?",
+        "nonsense=3": "unknown setting; `circle learn --help-all` lists all settings",
+        "extractor.width": "expected a setting and its value, such as extractor.filters=64",
+        "extractor.width=": "expected a setting and its value",
+        "extractor.width=many": "--set extractor.width=many: expected a whole number",
+        "extractor.patch_sizes=2,x": "expected a whole number, or several with commas between",
+        "extractor.bits=9": "expected 8 or 16",
+        "extractor.mirror=perhaps": "expected true or false",
+        "extractor.leak=3": "leak = 3.0: expected above 0",
+        "extractor.width=9": "exists with extractor.width = 4, not 9",
+    }.items():
+        where = [named, data] if "=9" in change else [tmp_path / "new", data, "--preset", "reservoir"]
+        assert words in fails(["learn", *where, "--set", change], capsys)
+    line = fails(["learn", tmp_path / "new", data, "--groups", "2", "--set", "groups=3"], capsys)
+    assert "--set groups=3: was given as 2 before; expected one value" in line
+    assert not (tmp_path / "new").exists()
 
 
 def test_unreadable_images_are_skipped_and_counted(

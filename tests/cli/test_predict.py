@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from calling import COLOURS
+from calling import COLOURS, fails
 from PIL import Image
 
 from circle.cli import run
@@ -16,7 +17,7 @@ from circle.cli import run
 def test_predict(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [data / name / "003.png" for name in COLOURS]
     capsys.readouterr()
-    assert run(["predict", str(model), *map(str, files), "--json", "--top", "2"]) == 0
+    assert run(["predict", str(model), *map(str, files), "--json", "--top-k", "2"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["image"] for row in rows] == [str(file) for file in files]
     assert [row["predictions"][0]["label"] for row in rows] == list(COLOURS)
@@ -25,6 +26,30 @@ def test_predict(model: Path, data: Path, tmp_path: Path, capsys: pytest.Capture
     table = capsys.readouterr().out
     assert "green" in table
     assert "%" in table
+
+
+def test_predictions_as_csv(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, table = [str(data / name / "003.png") for name in COLOURS], tmp_path / "out.csv"
+    capsys.readouterr()
+    assert run(["predict", str(model), *images, "--csv", str(table), "--top-k", "2"]) == 0
+    assert capsys.readouterr().out == f"{table}: predictions of 3 images\n"
+    assert run(["predict", str(model), *images, "--csv", str(table), "--force", "--json", "--top", "2"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["image", "label", "probability", "label_2", "probability_2"]
+    assert [(row["image"], row["label"]) for row in rows] == list(zip(images, COLOURS, strict=True))
+    for row, plain in zip(rows, expected, strict=True):
+        first, second = plain["predictions"]
+        assert (float(row["probability"]), float(row["probability_2"])) == (first["probability"], second["probability"])
+        assert row["label_2"] == second["label"]
+    before = table.read_bytes()
+    assert "exists already" in fails(["predict", model, *images, "--csv", table], capsys)
+    assert "ends in .csv" in fails(["predict", model, *images, "--csv", tmp_path / "out.circle", "--force"], capsys)
+    link = tmp_path / "link.csv"
+    link.symlink_to(model)
+    assert "is the model itself" in fails(["predict", model, *images, "--csv", link, "--force"], capsys)
+    assert table.read_bytes() == before
 
 
 def test_images_of_every_kind(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,15 +12,32 @@ import torch
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source
 from circle.errors import CircleError, UnreadableImageError
+from circle.labels import ordered
 from circle.learner import CircleClassifier
 from circle.machinery import TILE
 
 
 @dataclass
 class Evaluation:
-    """How a model did on labelled images: ``confusion[true, predicted]`` is the number of images."""
+    """How a model did on labelled images.
+
+    Attributes
+    ----------
+    confusion
+        ``confusion[true, predicted]`` is the number of images.
+    top_k
+        An image counts in ``near`` if its class is among this many most probable ones.
+    near
+        Number of such images of each class.
+    unreadable
+        Why images were left out, one reason each.
+    unknown_classes
+        Classes in the data that the model never learned.
+    """
 
     confusion: Counter[tuple[Hashable, Hashable]] = field(default_factory=Counter)
+    top_k: int = 1
+    near: Counter[Hashable] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     unknown_classes: list[Hashable] = field(default_factory=list)
 
@@ -36,6 +53,20 @@ class Evaluation:
     def accuracy(self) -> float:
         """Share of the readable images whose most probable class is the right one."""
         return self.correct / self.total
+
+    @property
+    def top_k_accuracy(self) -> float:
+        """Share of the readable images whose class is among the ``top_k`` most probable ones."""
+        return self.near.total() / self.total
+
+    def confusion_matrix(self) -> tuple[list[Hashable], np.ndarray]:
+        """Labels in the data or in predictions, in order, and the images int64 [true, predicted] of each pair."""
+        labels = ordered({label for pair in self.confusion for label in pair})
+        place = {label: index for index, label in enumerate(labels)}
+        matrix = np.zeros((len(labels), len(labels)), np.int64)
+        for (true, predicted), count in self.confusion.items():
+            matrix[place[true], place[predicted]] = count
+        return labels, matrix
 
     def per_class(self) -> list[tuple[Hashable, int, int]]:
         """(label, correct, total) of every class in the data, worst first."""
@@ -81,17 +112,32 @@ def probabilities(
         yield from zip(tile, model.predict_proba(pixels), strict=True)
 
 
+def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -> list[tuple[Hashable, float]]:
+    """The classes of largest probability, largest first, with it; of equal ones the first in the model's order.
+
+    >>> most_probable(["ant", "bee", "cow"], np.array([0.25, 0.5, 0.25]), 2)
+    [('bee', 0.5), ('ant', 0.25)]
+    """
+    best: list[int] = [int(values.argmax())] if number == 1 else np.argsort(-values, kind="stable")[:number].tolist()
+    return [(labels[index], float(values[index])) for index in best]
+
+
 def evaluate(
-    model: CircleClassifier, source: Source, report: Callable[[Evaluation], None] = lambda evaluation: None
+    model: CircleClassifier,
+    source: Source,
+    report: Callable[[Evaluation], None] = lambda evaluation: None,
+    *,
+    top_k: int = 1,
 ) -> Evaluation:
     """Accuracy and confusions on labelled images. Classes that the model does not know count as wrong."""
-    result = Evaluation()
-    classes = model.classes_
-    known = set(classes.tolist())
+    result = Evaluation(top_k=top_k)
+    labels = model.classes_.tolist()
+    known = set(labels)
     result.unknown_classes = [label for label in source.labels if label not in known]
     for sample, values in probabilities(model, source, result.unreadable.append):
-        predicted = classes[values.argmax()]
-        result.confusion[sample.label, predicted.item() if isinstance(predicted, np.generic) else predicted] += 1
+        best = [label for label, _ in most_probable(labels, values, top_k)]
+        result.confusion[sample.label, best[0]] += 1
+        result.near[sample.label] += sample.label in best
         report(result)
     if not result.total:
         raise CircleError(f"{source.path}: none of {len(source)} images is readable ({result.unreadable[0]})")

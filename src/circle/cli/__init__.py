@@ -24,13 +24,22 @@ _given: list[str] = []
 # These share their work among the processes of torchrun, or say themselves what to do instead.
 _FOR_SEVERAL = {("learn",), ("bench", "run"), ("bench", "tune")}
 
-app = App(name="circle", help=_HELP, help_format="markdown", version=lambda: circle.__version__)
+HELP_ALL = "--help-all"  # help with the settings that --help leaves out
+
+app = App(
+    name="circle",
+    help=_HELP,
+    help_format="markdown",
+    help_flags=("--help", "-h", HELP_ALL),
+    version=lambda: circle.__version__,
+)
 for name, text in {
     "learn": "Learn labelled images; creates the model or continues it.",
     "predict": "Say what images show, with probabilities.",
     "evaluate": "Measure accuracy on labelled images.",
     "info": "Show what a model has learned, its settings and its sizes.",
     "forget": "Let a class leave a model.",
+    "rename": "Give a class of a model another name.",
     "pack": "Write the small model that only predicts.",
     "export": "Write a model as one ONNX file, checked in onnxruntime.",
     "compress": "Write a smaller, faster model that only predicts, with its loss measured.",
@@ -92,6 +101,11 @@ def _check_processes(arguments: Sequence[str]) -> None:
     command, _, _ = app.parse_commands(list(arguments))
     if command and command not in _FOR_SEVERAL and not command[-1].startswith("-"):  # help is given to anybody
         processes.require_one(" ".join(command), "`learn` and `bench run` share their work")
+
+
+def was_given(flag: str) -> bool:
+    """Whether a flag stands in the command being run."""
+    return flag in _given
 
 
 def command_line() -> str:

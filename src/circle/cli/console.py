@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,6 +149,24 @@ def picture_kind(plot: Path | None) -> Literal["png", "svg"]:
     if suffix not in (".png", ".svg"):
         raise CircleError(f"{plot}: expected a name that ends in .png or .svg")
     return "svg" if suffix == ".svg" else "png"
+
+
+def check_top_k(top_k: int) -> None:
+    """Refuse a number of classes that says nothing."""
+    if top_k < 1:
+        raise CircleError(f"--top-k {top_k}: expected at least 1")
+
+
+def check_csv(path: Path | None) -> None:
+    """Refuse a name that does not say that the file is a table: it may be that of a model or of an image."""
+    if path is not None and path.suffix.lower() != ".csv":
+        raise CircleError(f"{path}: expected a name that ends in .csv")
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table, its headings in the first row, whole or not at all."""
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
 
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> None:

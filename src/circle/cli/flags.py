@@ -1,23 +1,37 @@
-"""Command-line flags for every setting, made from the configs themselves."""
+"""Command-line flags for every setting, made from the configs themselves; the rare ones show in --help-all only."""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import CoercionError, Group, Parameter, convert
+from cyclopts.help import DefaultFormatter, HelpPanel
+from rich.console import Console, ConsoleOptions
 
+from circle.cli import HELP_ALL, was_given
 from circle.config import Config
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.presets import DEFAULT
 from circle.registry import Kind, entry, list_extractors, list_heads, resolve
 
+
+class _InHelpAll(DefaultFormatter):
+    """Prints a group of flags where ``--help-all`` was asked for, and nothing in the short help."""
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        if was_given(HELP_ALL):
+            super().__call__(console, options, panel)
+
+
 _MODEL = Group("Settings of a new model", sort_key=10)
-_EXTRACTOR = Group("Its extractor", sort_key=11)
-_HEAD = Group("Its head", sort_key=12)
+_MORE = Group("More settings of a new model", sort_key=11, help_formatter=_InHelpAll())
+_EXTRACTOR = Group("Its extractor", sort_key=12, help_formatter=_InHelpAll())
+_HEAD = Group("Its head", sort_key=13, help_formatter=_InHelpAll())
 
 
 def part_flags(kind: Kind, names: list[str], *, named: bool = True) -> type:
@@ -92,16 +106,34 @@ class ModelFlags:
     aspect: Annotated[
         Literal["crop", "pad", "stretch"] | None, Parameter(help="what to do with images that are not square")
     ] = None
-    background: Annotated[int | None, Parameter(help="grey level behind transparent pixels")] = None
-    quantise: Annotated[bool | None, Parameter(help="exact integer statistics, or float ones for comparison")] = None
+    changes: Annotated[
+        tuple[str, ...] | None,
+        Parameter(
+            name="--set",
+            negative=(),
+            help="any setting, such as extractor.filters=64 (several values: extractor.filters=32,64); may be given "
+            "several times; --help-all lists all settings",
+        ),
+    ] = None
+    background: Annotated[int | None, Parameter(group=_MORE, help="grey level behind transparent pixels")] = None
+    quantise: Annotated[
+        bool | None, Parameter(group=_MORE, help="exact integer statistics, or float ones for comparison")
+    ] = None
     extractor: Annotated[ExtractorFlags | None, Parameter(group=_EXTRACTOR)] = None  # pyright: ignore
     head: Annotated[HeadFlags | None, Parameter(group=_HEAD)] = None  # pyright: ignore
 
     def given(self) -> dict[str, Any]:
-        """The flags that were set, parts as nested dictionaries."""
+        """The settings that were given, by a flag of their own or by ``--set``; parts as nested dictionaries."""
         values = dataclasses.asdict(self)
+        del values["changes"]
         for kind in ("extractor", "head"):
             values[kind] = given(getattr(self, kind))
+        for change in self.changes or ():
+            *part, setting, value = _read_change(change)
+            owner = values[part[0]] if part else values
+            if owner.get(setting) not in (None, value):
+                raise CircleError(f"--set {change}: was given as {_shown(owner[setting])} before; expected one value")
+            owner[setting] = value
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
     def new_model(self, base: CircleClassifier | None = None) -> CircleClassifier:
@@ -140,6 +172,59 @@ class ModelFlags:
                     raise CircleError(
                         f"{path}: exists with {setting} = {actual}, not {wish}; leave it out or choose a new file"
                     )
+
+
+def _read_change(change: str) -> tuple[Any, ...]:
+    """What ``--set`` was given, as (setting, value) or (part, setting, value).
+
+    >>> _read_change("groups=4"), _read_change("extractor.filters=32,64")
+    (('groups', 4), ('extractor', 'filters', (32, 64)))
+    """
+    key, sign, text = change.partition("=")
+    if not sign or not key or not text:
+        raise CircleError(f"--set {change}: expected a setting and its value, such as extractor.filters=64")
+    key = key.replace("-", "_")
+    hints = _setting_types()
+    if f"{key}.name" in hints:  # extractor=birc2d names the part itself
+        key = f"{key}.name"
+    if key not in hints:
+        nearest = difflib.get_close_matches(key, hints, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else "`circle learn --help-all` lists all settings"
+        raise CircleError(f"--set {change}: unknown setting; {hint}")
+    hint = hints[key]
+    many = typing.get_origin(hint) is tuple
+    try:
+        value = convert(hint, text.split(",") if many else [text])
+    except CoercionError as error:
+        raise CircleError(f"--set {change}: expected {_expected(hint)}") from error
+    return (*key.split("."), value)
+
+
+def _setting_types() -> dict[str, Any]:
+    """The type of every setting by its name, as ``--set`` takes it: groups, extractor.filters, ..."""
+    found: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(ModelFlags).items():
+        if name in ("extractor", "head"):
+            part = typing.get_type_hints(_given_type(hint))
+            found |= {f"{name}.{setting}": _given_type(each) for setting, each in part.items()}
+        elif name not in ("preset", "changes"):
+            found[name] = _given_type(hint)
+    return found
+
+
+def _given_type(hint: Any) -> Any:
+    """The type of an optional value where there is one."""
+    (only,) = [each for each in typing.get_args(hint) if each is not type(None)]
+    return only
+
+
+def _expected(hint: Any) -> str:
+    """What a value of a type looks like, in words."""
+    if typing.get_origin(hint) is tuple:
+        return f"{_expected(typing.get_args(hint)[0])}, or several with commas between"
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(map(str, typing.get_args(hint)))
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(hint, "a word")
 
 
 def _changed(kind: Kind, config: Config, changes: dict[str, Any]) -> Config:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from cyclopts import Parameter
 from rich.table import Column, Table
 
-from circle.benchmark.evaluation import probabilities
+from circle.benchmark.evaluation import most_probable, probabilities
 from circle.cli import console
 from circle.data.sources import open_unlabelled
 from circle.errors import CircleError
@@ -22,8 +22,10 @@ def predict(
     images: list[Path],
     /,
     *,
-    top: int = 3,
+    top_k: Annotated[int, Parameter(name=("--top-k", "--top"))] = 3,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    csv: Annotated[Path | None, Parameter(negative=())] = None,
+    force: Annotated[bool, Parameter(negative=())] = False,
     device: str = "cpu",
 ) -> int:
     """Say what images show, with probabilities.
@@ -34,15 +36,20 @@ def predict(
         A model file, of the learning or the predicting kind.
     images
         Image files, folders or zip archives of images.
-    top
-        How many classes to name for each image.
+    top_k
+        How many classes to name for each image, the most probable first.
     as_json
         Write JSON instead of a table.
+    csv
+        Write the predictions to a CSV file, one row for each image.
+    force
+        Replace the CSV file where it exists.
     device
         Where PyTorch computes: cpu, cuda, ...
     """
-    if top < 1:
-        raise CircleError(f"--top {top}: expected at least 1")
+    console.check_top_k(top_k)
+    console.check_csv(csv)
+    console.check_outputs([csv], force=force, model=model)
     err = console.messages()
     if not images:
         raise CircleError("no images given: expected image files, folders or zip archives")
@@ -54,11 +61,14 @@ def predict(
     with console.progress(err) as bar:
         task = bar.add_task("predicting", total=len(samples))
         for sample, values in probabilities(classifier, samples, unreadable.append):
-            best = np.argsort(-values, kind="stable")[:top]
-            rows.append((sample.name, [(classes[index], float(values[index])) for index in best]))
+            rows.append((sample.name, most_probable(classes, values, top_k)))
             bar.update(task, completed=len(rows) + len(unreadable))
+    if csv is not None and rows:
+        console.write_csv(csv, _spread(rows))
     if as_json:
         print(json.dumps([_plain(name, ranked) for name, ranked in rows], indent=2))
+    elif csv is not None and rows:
+        console.output().print(f"{csv}: predictions of {len(rows):,} images", soft_wrap=True)
     elif rows:
         console.output().print(_table(rows))
     for reason in unreadable:
@@ -68,6 +78,16 @@ def predict(
 
 def _plain(name: str, ranked: list[tuple[Any, float]]) -> dict[str, Any]:
     return {"image": name, "predictions": [{"label": label, "probability": value} for label, value in ranked]}
+
+
+def _spread(rows: list[tuple[str, list[tuple[Any, float]]]]) -> Iterator[list[Any]]:
+    """A row for each image, the columns of its best class first; headings in the first row."""
+    headings = ["image"]
+    for rank in range(1, len(rows[0][1]) + 1):
+        headings += ["label", "probability"] if rank == 1 else [f"label_{rank}", f"probability_{rank}"]
+    yield headings
+    for name, ranked in rows:
+        yield [name, *(value for pair in ranked for value in pair)]
 
 
 def _table(rows: list[tuple[str, list[tuple[Any, float]]]]) -> Table:

@@ -1,0 +1,31 @@
+"""circle rename"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from circle import checkpoint
+from circle.cli import console
+from circle.learner import CircleClassifier
+from circle.learning import find_label, new_label
+
+
+def rename(model: Path, old: str, new: str, /) -> int:
+    """Give a class of a model another name; nothing is learned anew.
+
+    Parameters
+    ----------
+    model
+        A learning model.
+    old
+        The class as it is called now.
+    new
+        Its new name, which no other class of the model may have.
+    """
+    with checkpoint.exclusive(model):
+        classifier = CircleClassifier.load(model)
+        known = find_label(classifier, old)
+        classifier.rename(known, new_label(classifier, new))
+        classifier.save(model)
+    console.output().print(f"{model}: {old} is called {new} now", soft_wrap=True)
+    return 0
