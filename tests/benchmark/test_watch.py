@@ -10,9 +10,8 @@ import pytest
 
 from circle.baselines import FineTune, FineTuneConfig, LwF, LwFConfig
 from circle.benchmark import results
-from circle.benchmark.runner import STATE, Plan, Stream, run_stream
+from circle.benchmark.runner import STATE, Plan, Progress, Stream, run_stream
 from circle.benchmark.state import load_state
-from circle.benchmark.watch import Progress
 from circle.data.datasets import Dataset, ImageSet
 from circle.data.decode import ImageConfig
 from circle.method import Step
@@ -101,8 +100,8 @@ def test_a_stop_in_the_middle_of_a_task_keeps_the_seconds_that_it_took(stream: S
 def test_a_time_limit_ends_the_run_and_says_where_and_a_larger_one_goes_on(stream: Stream, tmp_path: Path) -> None:
     reference = run_stream(PLAN, stream, lwf(epochs=4), tmp_path / "whole")
     limit = reference.rows[0].learning_seconds * 0.5
-    run = run_stream(PLAN, stream, lwf(epochs=4), tmp_path / "limited", time_limit=1e-6)
-    assert not run.rows and run.info["stopped"] == "time limit of 1e-06 s of learning reached"
+    run = run_stream(PLAN, stream, lwf(epochs=4), tmp_path / "limited", time_limit=0.0)
+    assert not run.rows and run.info["stopped"] == "time limit of 0 s of learning reached"
     assert results.read_run(tmp_path / "limited").info["stopped"] == run.info["stopped"]
     slow = lwf(epochs=4, initial_epochs=100_000)
     stopped = run_stream(PLAN, stream, slow, tmp_path / "slow", time_limit=max(limit, 0.05))
