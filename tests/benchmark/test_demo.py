@@ -17,7 +17,7 @@ from circle.cli.demo import _check_output, show_demo
 from circle.data.digits import DigitsSplit, load_digits_images
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
-from circle.report.plots import STYLES
+from circle.report.figures import STYLES
 
 
 class DemoResult(NamedTuple):

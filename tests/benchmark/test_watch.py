@@ -10,9 +10,8 @@ import pytest
 
 from circle.baselines import FineTune, FineTuneConfig, LwF, LwFConfig
 from circle.benchmark import results
-from circle.benchmark.runner import STATE, Plan, Stream, run_stream
+from circle.benchmark.runner import STATE, Plan, Progress, Stream, run_stream
 from circle.benchmark.state import load_state
-from circle.benchmark.watch import Progress
 from circle.data.datasets import Dataset, ImageSet
 from circle.data.decode import ImageConfig
 from circle.method import Step

@@ -141,7 +141,7 @@ def test_errors(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_what_does_not_fit_into_memory(
     data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("circle.machine", "circle.paper.advising"):
+    for module in ("circle.machine", "circle.paper.advise"):
         monkeypatch.setattr(f"{module}.available_memory", lambda: 10**9)
     line = fails([data, *FAST, "--budget", "64"], capsys)
     assert "64 members of" in line

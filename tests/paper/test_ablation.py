@@ -16,9 +16,18 @@ from circle.benchmark.runner import Plan, Stream, finished_run, run_stream
 from circle.data.datasets import ImageSet, Selection, load_dataset
 from circle.errors import CircleError
 from circle.heads import SLDAConfig
-from circle.paper import ablation_runs
-from circle.paper.ablation import PUBLISHED_FORM, Study, ensemble_study, extractor_study, head_study, with_file
-from circle.paper.ablation_runs import StudyRequest, chosen_settings, study_jobs
+from circle.paper import ablations
+from circle.paper.ablations import (
+    PUBLISHED_FORM,
+    Study,
+    StudyRequest,
+    chosen_settings,
+    ensemble_study,
+    extractor_study,
+    head_study,
+    study_jobs,
+    with_file,
+)
 from circle.registry import list_extractors, list_heads
 
 TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
@@ -144,7 +153,7 @@ def test_choosing_settings_never_sees_a_test_image(tmp_path: Path) -> None:
     store = FeatureStore(tmp_path / "features")
     study = head_study(BASE, groups=2, members=1, head_size=16, projection="relu").only(["slda", "ncm"])
     asked = request(study, tmp_path / "out")
-    ablation_runs.check(asked, stream, store)
+    ablations.check(asked, stream, store)
     choices = [chosen_settings(asked, variant, stream, store, nothing) for variant in study.variants]
     for choice in choices:
         assert 0 < choice.accuracy <= 1
@@ -219,13 +228,13 @@ def test_memory_counts_a_matrix_for_every_class(tmp_path: Path) -> None:
     assert needed["slda"] == needed["ncm"]
     # Ten classes, two groups: a triangle at least and a square of 64 x 64 float64 each.
     assert needed["qda"] - needed["slda"] >= 2 * 10 * 8 * (64 * 65 // 2 + 64 * 64)
-    whole = ablation_runs.check(request(study, tmp_path / "out"), stream, store)
+    whole = ablations.check(request(study, tmp_path / "out"), stream, store)
     assert whole.memory == needed["qda"]
     # All heads have the same features: two groups, two replicates, of training and test images.
     assert whole.disk == 2 * 2 * 64 * (100 + 540)
-    assert ablation_runs.check(replace(request(study, tmp_path / "out"), replicates=()), stream, store).memory == 0
+    assert ablations.check(replace(request(study, tmp_path / "out"), replicates=()), stream, store).memory == 0
     huge = head_study(BASE, groups=2, members=1, head_size=2**20, projection="relu").only(["ncm"])
     with pytest.raises(CircleError, match="GB of memory|do not fit"):
-        ablation_runs.check(request(huge, tmp_path / "out"), stream, store)
+        ablations.check(request(huge, tmp_path / "out"), stream, store)
     with pytest.raises(CircleError, match="expected one of 1, 2, 5, 10"):
-        ablation_runs.check(replace(request(study, tmp_path / "out"), tasks=("3",)), stream, store)
+        ablations.check(replace(request(study, tmp_path / "out"), tasks=("3",)), stream, store)

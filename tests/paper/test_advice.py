@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from circle.errors import CircleError
-from circle.paper.advice import (
+from circle.paper.advise import (
     Advice,
     EnsembleMeasurement,
     GroupMeasurement,

@@ -16,7 +16,7 @@ from circle.data.datasets import Dataset
 from circle.data.decode import ImageConfig
 from circle.data.sources import open_source
 from circle.errors import CircleError
-from circle.paper.advice_images import (
+from circle.paper.advise import (
     HELD_BACK,
     LEARNED,
     UNUSED,
@@ -106,7 +106,7 @@ def read(images: LabelledImages, roles: dict) -> dict[int, tuple[str, bool]]:
 
 def test_folder_array_and_data_set_play_the_same_roles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever form the images have, the same of them are learned, held back and left out."""
-    monkeypatch.setattr("circle.paper.advice_images.TILE", 7)
+    monkeypatch.setattr("circle.paper.advise.READING_BATCH", 7)
     pixels, labels = numbered(40), np.array(["cat", "dog", "owl", "dog"] * 10)
     np.savez(tmp_path / "images.npz", x=pixels, y=labels)
     for index, label in enumerate(labels):

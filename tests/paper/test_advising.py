@@ -16,10 +16,19 @@ from circle.data.decode import ImageConfig
 from circle.errors import CircleError
 from circle.heads import HeadConfig, SLDAConfig
 from circle.learner import CircleClassifier
-from circle.paper import advising
-from circle.paper.advice import squared_error
-from circle.paper.advice_images import HELD_BACK, DatasetImages, LabelledImages, Tile, assign_roles
-from circle.paper.advising import Request, check_memory, memory_needed, study
+from circle.paper import advise as advising
+from circle.paper.advise import (
+    HELD_BACK,
+    DatasetImages,
+    LabelledImages,
+    Request,
+    Tile,
+    assign_roles,
+    check_memory,
+    memory_needed,
+    squared_error,
+    study,
+)
 from circle.registry import entry, list_heads
 
 SHAPE = ImageConfig(height=16, width=16, channels=3)
@@ -164,7 +173,7 @@ def test_memory_is_asked_for_before_it_is_taken(
     needed = memory_needed(1000, 100, 5000, head, request)
     assert 16_000**2 * 8 < needed < 16_000**2 * 8 * 6
     for there, hint in [(needed, None), (needed - 1, "--members-measured 15 would fit"), (10**6, "; use a smaller")]:
-        for module in ("circle.machine", "circle.paper.advising"):
+        for module in ("circle.machine", "circle.paper.advise"):
             monkeypatch.setattr(f"{module}.available_memory", lambda there=there: there)
         if hint is None:
             check_memory(1000, 100, 5000, head, request)
@@ -183,7 +192,7 @@ def test_memory_is_asked_for_before_it_is_taken(
 def test_the_number_of_members_that_fits_is_the_largest(fit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     head = SLDAConfig()
     there = memory_needed(1000, 100, 5000, head, Request(16, fit))
-    for module in ("circle.machine", "circle.paper.advising"):
+    for module in ("circle.machine", "circle.paper.advise"):
         monkeypatch.setattr(f"{module}.available_memory", lambda: there)
     with pytest.raises(CircleError, match=f"--members-measured {fit} would fit"):
         check_memory(1000, 100, 5000, head, Request(16, 16))

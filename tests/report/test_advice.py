@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from circle.paper.advice import EnsembleMeasurement, GroupMeasurement, advise
+from circle.paper.advise import EnsembleMeasurement, GroupMeasurement, advise
 from circle.report.advice import advice_figure
 from circle.report.drawing import save
 

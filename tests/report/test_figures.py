@@ -14,7 +14,6 @@ from PIL import Image
 
 from circle.benchmark.results import Row, Run
 from circle.data.tasks import task_sizes
-from circle.report.cells import Cell, collect
 from circle.report.drawing import STYLES, safe_text, save
 from circle.report.figures import (
     LINES,
@@ -24,6 +23,7 @@ from circle.report.figures import (
     stream_figure,
     wall_clock_figure,
 )
+from circle.report.tables import Cell, collect
 
 
 def make(

@@ -13,8 +13,7 @@ import pytest
 from circle.benchmark.results import Row, Run
 from circle.data.tasks import task_sizes
 from circle.report.content import Report, build_report
-from circle.report.studies import collect_studies, swapped_neighbours
-from circle.report.study_figures import study_figure
+from circle.report.studies import collect_studies, study_figure, swapped_neighbours
 from circle.report.tables import Entry, Table, TableRow
 from circle.report.writing import write_report
 

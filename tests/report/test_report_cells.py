@@ -6,7 +6,7 @@ from pathlib import Path
 
 from made_runs import CIRCLE, make, steps
 
-from circle.report.cells import Summary, collect, summarise
+from circle.report.tables import Summary, collect, summarise
 from circle.report.writing import write_report
 
 

@@ -17,9 +17,17 @@ from circle.data.datasets import load_dataset
 from circle.data.sources import open_source
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
-from circle.paper.advice import Advice, Allocation, PowerLaw
-from circle.paper.advice_images import DatasetImages, LabelledImages, SourceImages
-from circle.paper.advising import Findings, Request, study
+from circle.paper.advise import (
+    Advice,
+    Allocation,
+    DatasetImages,
+    Findings,
+    LabelledImages,
+    PowerLaw,
+    Request,
+    SourceImages,
+    study,
+)
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
 from circle.presets.published import circle_preset
 from circle.registry import resolve

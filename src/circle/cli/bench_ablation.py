@@ -21,9 +21,16 @@ from circle.cli.flags import ModelFlags
 from circle.data.datasets import load_dataset
 from circle.data.fetching import cache_folder
 from circle.errors import CircleError
-from circle.paper import ablation_runs
-from circle.paper.ablation import Projection, Variant, ensemble_study, extractor_study, head_study, with_file
-from circle.paper.ablation_runs import StudyRequest
+from circle.paper import ablations
+from circle.paper.ablations import (
+    Projection,
+    StudyRequest,
+    Variant,
+    ensemble_study,
+    extractor_study,
+    head_study,
+    with_file,
+)
 from circle.report import tables as report_tables
 from circle.report.studies import collect_studies, shown_settings, study_table
 
@@ -130,7 +137,7 @@ def ablation(
 
 def _run(request: StudyRequest, stream: Stream, store: FeatureStore, out: Console, err: Console) -> int:
     """All variants of a study, one after the other."""
-    needed = ablation_runs.check(request, stream, store)
+    needed = ablations.check(request, stream, store)
     err.print(
         f"{request.study.name} study, {len(request.study.variants)} variants: about {console.size(needed.memory)} of "
         f"memory, {console.size(needed.disk)} of disk for features",
@@ -141,7 +148,7 @@ def _run(request: StudyRequest, stream: Stream, store: FeatureStore, out: Consol
         choice = _choose(request, variant, stream, store, err)
         chosen = shown_settings(choice.settings, choice.at_the_edge) or "nothing to choose"
         err.print(f"{variant.label}: {chosen}; {100 * choice.accuracy:.2f} % of held-back images", soft_wrap=True)
-        for job in ablation_runs.study_jobs(request, variant, choice, stream):
+        for job in ablations.study_jobs(request, variant, choice, stream):
             finished, stopped = run_job(job, stream, store, err)
             for line in summaries(finished):
                 out.print(line, soft_wrap=True)
@@ -181,7 +188,7 @@ def _choose(request: StudyRequest, variant: Variant, stream: Stream, store: Feat
     """The settings of a variant, with a bar while they are sought."""
     with stage_bars(err) as bars:
         bar = bars.add_task(variant.label, total=None, note="")
-        return ablation_runs.chosen_settings(
+        return ablations.chosen_settings(
             request,
             variant,
             stream,

@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from circle.benchmark import campaign, runner, watch
+from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import Row, Run
 from circle.benchmark.tensorboard import TensorBoardLog
@@ -144,7 +144,7 @@ def run_job(
             if log is not None:
                 log.row(row, accuracy)
 
-        progress = watch.Progress(
+        progress = runner.Progress(
             stages=lambda done, total: bars.update(whole, completed=done, total=total), step=on_step, row=on_row
         )
         try:

@@ -15,7 +15,7 @@ from circle.benchmark.demo import CIRCLE, CLASS_MEAN, NETWORK, TASKS, Contestant
 from circle.benchmark.metrics import DEFINITIONS
 from circle.cli import console
 from circle.errors import CircleError
-from circle.report.plots import plot_streams
+from circle.report.figures import plot_streams
 
 PLOT_NAME = "circle-demo.png"
 HEADINGS = {

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from circle.paper.advice import Advice
+from circle.paper.advise import Advice
 from circle.report.drawing import STYLES, dress, new_figure, safe_text
 
 _MEASURED, _PREDICTED, _BOUND, _BIAS = STYLES[0], STYLES[1], STYLES[2], STYLES[4]

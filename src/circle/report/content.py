@@ -12,18 +12,28 @@ from circle.benchmark.metrics import DEFINITIONS
 from circle.benchmark.results import Run
 from circle.paper import published
 from circle.report import figures
-from circle.report.ablations import ablation_tables, ensembling_tables
-from circle.report.cells import Cell, check_runs, collect, same_but
-from circle.report.studies import NAMES, StudyCells, collect_studies, study_of, study_table
-from circle.report.study_figures import study_figure
+from circle.report.studies import (
+    NAMES,
+    StudyCells,
+    ablation_tables,
+    collect_studies,
+    ensembling_tables,
+    study_figure,
+    study_of,
+    study_table,
+)
 from circle.report.tables import (
     AVERAGE,
     FINAL,
+    Cell,
     Table,
+    check_runs,
+    collect,
     cost_table,
     dataset_name,
     main_table,
     retention_table,
+    same_but,
     stopped_table,
 )
 

@@ -1,4 +1,4 @@
-"""Studies in a report: variants of one choice at the same size, beside the paper's, and where the order differs."""
+"""Studies in a report, as tables and figures: variants of one choice beside the paper's, and whether orders agree."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from circle.benchmark.results import Run
 from circle.paper import published
-from circle.paper.published import PublishedValue
-from circle.report.cells import Cell, Summary, comparable, summarise
+from circle.paper.published import Metric, PublishedValue
+from circle.report.drawing import STYLES, dress, new_figure, safe_text
 from circle.report.tables import (
     AVERAGE,
     FINAL,
     METRICS,
     MISSING,
+    Cell,
     Entry,
+    Summary,
     Table,
     TableRow,
     beside,
+    comparable,
     count_stopped,
     dataset_name,
     measured,
+    same_but,
+    summarise,
 )
 
 NAMES = {"extractor": "extractor ablation", "head": "head ablation", "ensemble": "ensembling"}
@@ -51,7 +60,7 @@ class StudyCells:
 
     def paper(self, metric: published.Metric) -> list[PublishedValue | None]:
         """The published value of each variant, where there is one."""
-        return [_published(self, cell, metric) for cell in self.cells]
+        return [_paper_value(self, cell, metric) for cell in self.cells]
 
 
 _BUDGET = {
@@ -121,7 +130,7 @@ def study_table(study: StudyCells) -> Table:
         TableRow((Entry(cell.label), average, final, *_choice(cell), time))
         for cell, average, final, time in zip(study.cells, *columns, seconds, strict=True)
     ]
-    rows += _unmeasured(study, forms[study.name])
+    rows += _unmeasured_variants(study, forms[study.name])
     return Table(
         title=f"{study.title} (%)",
         headings=(
@@ -129,7 +138,7 @@ def study_table(study: StudyCells) -> Table:
             "learning (s)",
         ),
         rows=tuple(rows),
-        note=_note(study),
+        note=_study_note(study),
         footnotes=tuple(order_notes(study)),
     )
 
@@ -210,7 +219,7 @@ def _key(name: str, cell: Cell) -> str | None:
     return published.extractor_key(config) if name == "extractor" else published.head_key(config)
 
 
-def _published(study: StudyCells, cell: Cell, metric: published.Metric) -> PublishedValue | None:
+def _paper_value(study: StudyCells, cell: Cell, metric: published.Metric) -> PublishedValue | None:
     if not comparable(cell):
         return None
     if study.name == "ensemble":
@@ -221,7 +230,7 @@ def _published(study: StudyCells, cell: Cell, metric: published.Metric) -> Publi
     return published.ablation_result(ablation, study.dataset, study.tasks, key, metric) if key else None
 
 
-def _unmeasured(study: StudyCells, form: str) -> list[TableRow]:
+def _unmeasured_variants(study: StudyCells, form: str) -> list[TableRow]:
     """Variants of the paper that were not measured here."""
     if study.name == "ensemble" or not comparable(study.cells[0]):
         return []
@@ -236,7 +245,7 @@ def _unmeasured(study: StudyCells, form: str) -> list[TableRow]:
     return rows
 
 
-def _note(study: StudyCells) -> str:
+def _study_note(study: StudyCells) -> str:
     """What is the same for all variants, and what differs from the paper."""
     first = study_of(study.cells[0].runs[0]) or {}
     share = first.get("validation_share")
@@ -247,3 +256,183 @@ def _note(study: StudyCells) -> str:
         "tried, so that others might do better still). The paper tuned sizes and settings for each "
         "variant, so its values are of other sizes: what can be compared is the order."
     )
+
+
+def ablation_tables(ablation: published.Ablation, cells: Sequence[Cell]) -> list[Table]:
+    """A table for every group of cells that differ in nothing but the extractor, or the head."""
+    if ablation == "extractor":
+        names, key_of, form, other = published.EXTRACTORS, published.extractor_key, "{:.1f} ± {:.1f}", "head"
+    else:
+        names, key_of, form, other = published.HEADS, published.head_key, "{:.2f} ± {:.1f}", "extractor"
+    order = list(names)
+    tables: list[Table] = []
+    for group in sorted(same_but(cells, ablation), key=lambda group: not _as_published(ablation, group[0])):
+        keys = {cell.label: key_of(cell.config[ablation]) for cell in group}
+        group.sort(key=lambda cell: order.index(keys[cell.label] or order[-1]))
+        first = group[0]
+        columns: list[list[Entry]] = []
+        for metric, value in METRICS:
+            paper = [_ablation_value(ablation, cell, keys[cell.label], metric) for cell in group]
+            entries = measured([cell.summary(value) for cell in group])
+            columns.append([beside(*pair, form) for pair in zip(entries, paper, strict=True)])
+        rows: list[TableRow] = []
+        for cell, average, final in zip(group, *columns, strict=True):
+            name = names.get(keys[cell.label] or "", str(cell.config[ablation].get("name")))
+            rows.append(TableRow((Entry(name), Entry(cell.label), average, final)))
+        for key in (key for key in names if key not in keys.values()):
+            paper = [_ablation_value(ablation, first, key, metric) for metric, _ in METRICS]
+            if any(paper):
+                fields = (beside(Entry(), value, form) for value in paper)
+                rows.append(TableRow((Entry(names[key]), Entry(), *fields), muted=True))
+        kept = first.config.get(other, {}).get("name")
+        note = f"The runs measured here differ in the {ablation} alone" + (f"; {other}: {kept}." if kept else ".")
+        if ablation == "extractor":
+            note += " The paper tuned the other settings for each of its extractors."
+        tables.append(
+            Table(
+                title=f"{dataset_name(first.dataset)}, T = {first.tasks}: {ablation} ablation (%)",
+                headings=(ablation, "label", AVERAGE, FINAL),
+                rows=tuple(rows),
+                note=note,
+            )
+        )
+    return tables
+
+
+def ensembling_tables(cells: Sequence[Cell]) -> list[Table]:
+    """A table for every group of cells that differ in nothing but k (groups) and m (members)."""
+    tables: list[Table] = []
+    for group in same_but(cells, "groups", "members"):
+        group.sort(key=lambda cell: (cell.config["groups"] * cell.config["members"], cell.config["groups"]))
+        columns = [measured([cell.summary(value) for cell in group]) for _, value in METRICS]
+        seconds = measured([cell.seconds()[0] for cell in group], lowest=True, notes=False)
+        rows: list[TableRow] = []
+        for cell, average, final, time in zip(group, *columns, seconds, strict=True):
+            k, m = cell.config["groups"], cell.config["members"]
+            paper = published.ensembling_result(cell.dataset, cell.tasks, k, m) if comparable(cell) else None
+            average = beside(average, paper, "{:.2f} ± {:.2f}")
+            rows.append(TableRow((Entry(str(k)), Entry(str(m)), Entry(str(k * m)), average, final, time)))
+        tables.append(
+            Table(
+                title=f"{dataset_name(group[0].dataset)}, T = {group[0].tasks}: ensembling (%)",
+                headings=("k (heads)", "m (members of a head)", "k m", AVERAGE, FINAL, "learning (s)"),
+                rows=tuple(rows),
+                note="The runs measured here differ in k and m alone.",
+            )
+        )
+    return tables
+
+
+def _as_published(ablation: published.Ablation, cell: Cell) -> bool:
+    """Whether the paper's ablation applies: it varies the extractor under SLDA, and the head on BiRC2D."""
+    if ablation == "extractor":
+        kept = published.head_key(cell.config.get("head", {})) == "slda_circle"
+    else:
+        kept = published.extractor_key(cell.config.get("extractor", {})) == "birc2d_circle"
+    return kept and comparable(cell)
+
+
+def _ablation_value(
+    ablation: published.Ablation, cell: Cell, key: str | None, metric: published.Metric
+) -> PublishedValue | None:
+    if key is None or not _as_published(ablation, cell):
+        return None
+    return published.ablation_result(ablation, cell.dataset, cell.tasks, key, metric)
+
+
+PANELS: tuple[tuple[Metric, str], ...] = (
+    ("average", "average incremental accuracy (%)"),
+    ("final", "final accuracy (%)"),
+)
+OURS, PAPER = STYLES[0], STYLES[1]
+
+
+def study_figure(study: StudyCells) -> Figure | None:
+    """The picture of a study, or None where no variant has got to the end."""
+    if not any(study.summaries("average")):
+        return None
+    return _allocations(study) if study.name == "ensemble" else _variants(study)
+
+
+def _variants(study: StudyCells) -> Figure:
+    """A line for every variant, a dot for its mean, bars for the deviation; the paper's value as a square."""
+    figure = new_figure(9.2, 1.6 + 0.42 * len(study.cells))
+    figure.suptitle(safe_text(study.title, 110), fontsize=11)
+    panels = figure.subplots(1, 2, sharey=True)
+    places = np.arange(len(study.cells), dtype=float)
+    for axes, (metric, what) in zip(panels, PANELS, strict=True):
+        ours, paper = study.summaries(metric), study.paper(metric)
+        apart = 0.12 if any(paper) else 0.0
+        _points(axes, places - apart, paper, PAPER, "paper", horizontal=True)
+        _points(axes, places + apart, ours, OURS, "measured here", horizontal=True)
+        dress(axes)
+        axes.grid(visible=False, axis="y")
+        axes.grid(axis="x", color="#DDDDDD", linewidth=0.8)
+        axes.set_xlabel(what)
+        ends = [value.mean + (value.std or 0.0) for value in (*ours, *paper) if value]
+        axes.set_xlim(0, 1.07 * max(ends))  # whole markers, and zero in sight
+    panels[0].set_yticks(places, [safe_text(cell.label, 40) for cell in study.cells])
+    panels[0].set_ylim(len(study.cells) - 0.5, -0.5)  # the first variant on top
+    _legend(figure, panels[0])
+    return figure
+
+
+def _allocations(study: StudyCells) -> Figure:
+    """Accuracy against m while k m stays the same."""
+    figure = new_figure(7.2, 4.8)
+    figure.suptitle(safe_text(study.title, 110), fontsize=10)
+    axes = figure.subplots()
+    dress(axes)
+    places = np.array([cell.config["members"] for cell in study.cells], dtype=float)
+    for (metric, what), style in zip(PANELS, (OURS, STYLES[2]), strict=True):
+        _points(axes, places, study.summaries(metric), style, f"{what}, measured here", line=True)
+    _points(axes, places, study.paper("average"), PAPER, f"{PANELS[0][1]}, paper", line=True)
+    axes.set_xscale("log", base=2)
+    names = [f"{cell.config['members']}\nk = {cell.config['groups']}" for cell in study.cells]
+    axes.set_xticks(places, names)
+    axes.minorticks_off()
+    axes.set_xlabel("m (members of a head)")
+    axes.set_ylabel("accuracy (%)")
+    _legend(figure, axes)
+    return figure
+
+
+def _points(
+    axes: Axes,
+    places: np.ndarray,
+    values: Sequence[Summary | PublishedValue | None],
+    style: dict,
+    label: str,
+    *,
+    horizontal: bool = False,
+    line: bool = False,
+) -> None:
+    """Means with bars of one standard deviation, where there are any."""
+    shown = [(place, value) for place, value in zip(places, values, strict=True) if value is not None]
+    if not shown:
+        return
+    at = [place for place, _ in shown]
+    means = [value.mean for _, value in shown]
+    bars = [value.std or 0.0 for _, value in shown]
+    look = {
+        "color": style["color"],
+        "marker": style["marker"],
+        "markersize": 0.8 * style["markersize"],
+        "markerfacecolor": "white" if style is PAPER else style["color"],
+        "linestyle": style["linestyle"] if line else "none",
+        "linewidth": 1.5,
+        "capsize": 3,
+        "label": label,
+        "zorder": style["zorder"],
+    }
+    if horizontal:
+        axes.errorbar(means, at, xerr=bars, **look)
+    else:
+        axes.errorbar(at, means, yerr=bars, **look)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Below the panels, where it covers nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    columns = 2 if max(map(len, names)) < 30 else 1
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False, fontsize=8.5)

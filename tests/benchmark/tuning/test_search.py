@@ -11,7 +11,7 @@ import pytest
 from circle.benchmark.tuning import search as searching
 from circle.benchmark.tuning.search import Search, check_basis
 from circle.benchmark.tuning.spaces import Stage
-from circle.benchmark.tuning.trials import Outcome, Watch
+from circle.benchmark.tuning.tune import Outcome, Watch
 from circle.errors import CircleError
 
 pytest.importorskip("optuna")

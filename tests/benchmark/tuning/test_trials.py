@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.tuning.trials import (
+from circle.benchmark.tuning.tune import (
     Held,
     changed_classifier,
     circle_trial,

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.tuning.trials import Held, changed_classifier, parameters_of
-from circle.benchmark.tuning.tune import CircleTuning, TuneRequest
+from circle.benchmark.tuning.tune import CircleTuning, Held, TuneRequest, changed_classifier, parameters_of
 from circle.data.datasets import Dataset, load_dataset
 from circle.learner import CircleClassifier
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from circle.benchmark.tuning.spaces import STARTS, Stage
-from circle.benchmark.tuning.trials import Outcome, Watch
 from circle.checkpoint import atomic_path
 from circle.errors import CircleError
 
@@ -20,7 +19,19 @@ STARTUP = 5  # trials before any is cut short, and before the sampler learns fro
 START = "start"  # setting of a later stage: which of the best of the stage before it begins from
 BASE = "base"  # the name of the start that is the settings as they were given
 
+Watch = Callable[[int, float], None]  # told a task's number and the value so far; may raise to end the trial
 Sampler = Literal["tpe", "random"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial came to: the mean accuracy over the tasks it was tested after, and settings found on the way."""
+
+    value: float
+    accuracies: list[float]
+    found: dict[str, Any] = field(default_factory=dict)
+
+
 Evaluate = Callable[[dict[str, Any], Watch], Outcome]  # settings of all stages so far -> what they come to
 
 

@@ -1,27 +1,170 @@
-"""From a request to a search: what is tried, how it is judged, and the preset that comes out."""
+"""Tuning a method: what one trial is and how it is judged, what is tried, and the preset that comes out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from circle.baselines.budget import fit_budget
 from circle.baselines.settings import TrainerConfig
-from circle.benchmark import campaign
+from circle.benchmark import campaign, selection
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.runner import Stream
-from circle.benchmark.tuning import trials
-from circle.benchmark.tuning.search import Sampler, Search, Trial, check_basis
+from circle.benchmark.tuning.search import Outcome, Sampler, Search, Trial, Watch, check_basis
 from circle.benchmark.tuning.spaces import ENSEMBLE, SIZES, Stage, member_space, rival_changes, rival_stages
-from circle.benchmark.tuning.trials import Held, Outcome, Watch
 from circle.config import check_names
-from circle.data.datasets import Dataset
+from circle.data.datasets import Dataset, Selection
 from circle.data.tasks import task_sizes
 from circle.errors import CircleError
+from circle.heads import HeadConfig
+from circle.labels import plain_labels
 from circle.learner import CircleClassifier
-from circle.registry import resolve
+from circle.method import Task, predict
+from circle.registry import entry, resolve
+
+POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
+
+
+@dataclass(frozen=True)
+class Held:
+    """Training images of a data set, some of which are held back of every class; its test images are out of reach."""
+
+    dataset: Dataset
+    learned: np.ndarray
+    held_back: np.ndarray
+    share: float
+
+    @classmethod
+    def of(cls, dataset: Dataset, share: float, seed: int = 0) -> Held:
+        return cls(dataset, *selection.validation_split(dataset.train.labels, share, seed), share)
+
+    def stream(self, class_order_seed: int) -> Stream:
+        """The stream with the held-back images in the place of the test images."""
+        train = self.dataset.train
+        parts = {"train": Selection(train, self.learned), "test": Selection(train, self.held_back)}
+        return Stream.of(replace(self.dataset, **parts), class_order_seed)
+
+
+def points(tasks: str, classes: int, most: int | None) -> list[int]:
+    """Numbers of classes after which a trial is tested: every task's end, or ``most`` of them, evenly, the last too.
+
+    >>> points("10", 100, 5), points("4", 8, None)
+    ([20, 40, 60, 80, 100], [2, 4, 6, 8])
+    """
+    ends = np.cumsum(task_sizes(tasks, classes)).tolist()
+    if most is None or len(ends) <= most:
+        return ends
+    return [ends[round(place)] for place in np.linspace(len(ends) / most - 1, len(ends) - 1, most)]
+
+
+def rival_trial(config: TrainerConfig, seed: int, stream: Stream, tasks: str, watch: Watch) -> Outcome:
+    """A rival through the stream; the mean over all tasks of the accuracy after each."""
+    method = entry("method", config.name).part(config, seed=seed)
+    accuracies: list[float] = []
+    start = 0
+    for number, end in enumerate(points(tasks, len(stream.order), None)):
+        images, labels = stream.view(stream.dataset.train, start, end)
+        method.learn(Task(images, labels))
+        images, labels = stream.view(stream.dataset.test, 0, end)
+        accuracies.append(float((np.array(predict(method, images)) == labels).mean()))
+        watch(number, float(np.mean(accuracies)))
+        start = end
+    return Outcome(float(np.mean(accuracies)), accuracies)
+
+
+def circle_trial(
+    classifier: CircleClassifier, held: Held, stream: Stream, tasks: str, store: FeatureStore, watch: Watch
+) -> Outcome:
+    """CIRCLE through the stream, tested after a few tasks with every lambda its head wants to be tried with.
+
+    Features are computed once for all trials with the same extractors. A head is a function of the statistics, so
+    that a whole path of lambdas costs one pass and as many factorisations; the lambda of the best mean is the
+    trial's.
+    """
+    classifier = classifier.prepare(held.dataset.image)
+    config = resolve("head", classifier.head)
+    assert isinstance(config, HeadConfig)
+    features, _ = campaign.features_of(classifier, held.dataset.train, store, lambda done, total: None)
+    labels = held.dataset.train.labels
+    candidates = selection.candidate_settings(config)
+    ends = points(tasks, len(stream.order), POINTS)
+    found = np.zeros((len(ends), len(candidates)))
+    start = 0
+    for number, end in enumerate(ends):
+        new = held.learned[np.isin(labels[held.learned], stream.order[start:end])]
+        for positions, tile in selection.tiles(features, new):
+            classifier.learn_features(tile, plain_labels(labels[positions]))
+        seen = held.held_back[np.isin(labels[held.held_back], stream.order[:end])]
+        for index, settings in enumerate(candidates):
+            model = classifier.with_head(config.replace(**settings))
+            right = selection.correct_answers(model, features, labels, seen, (config.temperature,))
+            found[number, index] = right[0] / len(seen)
+        watch(number, float(found[: number + 1].mean(0).max()))
+        start = end
+    best = int(found.mean(0).argmax())
+    return Outcome(float(found[:, best].mean()), found[:, best].tolist(), candidates[best])
+
+
+def changed_classifier(base: CircleClassifier, changes: dict[str, Any]) -> CircleClassifier:
+    """A fresh classifier of the same settings but for these, which belong to its extractor, its head or itself."""
+    extractor, head = resolve("extractor", base.extractor), resolve("head", base.head)
+    own = {name: value for name, value in changes.items() if name in ("groups", "members", "seed")}
+    parts: dict[str, Any] = {"extractor": extractor, "head": head}
+    for kind, config in parts.items():
+        mine = {name: value for name, value in changes.items() if name in config.field_names() and name not in own}
+        parts[kind] = config.replace(**mine) if mine else config
+    parameters: dict[str, Any] = {**base.get_params(deep=False), **parts, **own}
+    return CircleClassifier(**parameters)
+
+
+def parameters_of(classifier: CircleClassifier, dataset: Dataset) -> int:
+    """Learnable and fixed numbers of a classifier after all classes, without learning any."""
+    member = campaign.member_of(classifier, dataset)
+    own = member.parameter_count()
+    count = classifier.groups * classifier.members
+    return count * (own.fixed + own.learnable + member.size * len(dataset.classes))
+
+
+def size_setting(classifier: CircleClassifier) -> tuple[str, int | tuple[int, ...]]:
+    """The setting that a member's size follows from, and its value: of the projection, the filters or the width."""
+    extractor = resolve("extractor", classifier.extractor)
+    if getattr(extractor, "projection", "none") != "none":
+        name = "projection_size"
+    else:
+        name = "filters" if "filters" in extractor.field_names() else "width"
+    return name, getattr(extractor, name)
+
+
+def fitted_size(
+    classifier: CircleClassifier, dataset: Dataset, wanted: int, tolerance: float
+) -> CircleClassifier | None:
+    """The classifier with members of the size that brings it to so many parameters, or None where none does.
+
+    Several numbers, such as the filters of all banks, keep their proportion.
+    """
+    setting, start = size_setting(classifier)
+
+    def scaled(share: float) -> CircleClassifier:
+        value = tuple(max(1, round(share * each)) for each in start) if isinstance(start, Sequence) else start * share
+        return changed_classifier(classifier, {setting: value if isinstance(value, tuple) else max(1, round(value))})
+
+    low, high = 1e-3, 64.0
+    best: CircleClassifier | None = None
+    for _ in range(24):
+        share = (low * high) ** 0.5
+        candidate = scaled(share)
+        found = parameters_of(candidate, dataset)
+        if best is None or abs(found - wanted) < abs(parameters_of(best, dataset) - wanted):
+            best = candidate
+        low, high = (share, high) if found < wanted else (low, share)
+    if best is None or abs(parameters_of(best, dataset) - wanted) > tolerance * wanted:
+        return None
+    return best
+
 
 RESNET_18 = 11_168_832  # parameters that the rivals' networks have
 LOOSE = 0.5  # tolerance where no number of parameters was asked for
@@ -109,7 +252,7 @@ class CircleTuning(Tuning):
     def evaluate(self, settings: dict[str, Any], watch: Watch) -> Outcome:
         classifier = self.classifier(settings)
         campaign.estimate(classifier, self.stream, None).check()
-        return trials.circle_trial(classifier, self.held, self.stream, self.request.tasks, self.store, watch)
+        return circle_trial(classifier, self.held, self.stream, self.request.tasks, self.store, watch)
 
     def classifier(self, settings: dict[str, Any]) -> CircleClassifier:
         """The classifier of a trial: a single member in the first stage, as large as the preset's.
@@ -119,17 +262,17 @@ class CircleTuning(Tuning):
         """
         alone = {"groups": 1, "members": 1, "seed": self.request.seed}
         changes = {name: value for name, value in settings.items() if name != "size_scale"}
-        classifier = trials.changed_classifier(self.base, {**alone, **changes})
+        classifier = changed_classifier(self.base, {**alone, **changes})
         wanted, tolerance = self.request.parameters, self.request.tolerance
         if "groups" not in settings:
-            if trials.size_setting(classifier)[0] in settings:
+            if size_setting(classifier)[0] in settings:
                 return classifier
             tolerance = LOOSE
-            wanted = trials.parameters_of(trials.changed_classifier(self.base, alone), self.held.dataset)
+            wanted = parameters_of(changed_classifier(self.base, alone), self.held.dataset)
         elif wanted is None:
             tolerance = LOOSE
-            wanted = round(trials.parameters_of(self.base, self.held.dataset) * settings["size_scale"])
-        fitted = trials.fitted_size(classifier, self.held.dataset, wanted, tolerance)
+            wanted = round(parameters_of(self.base, self.held.dataset) * settings["size_scale"])
+        fitted = fitted_size(classifier, self.held.dataset, wanted, tolerance)
         if fitted is None:
             raise CircleError(f"no size of the members gives {wanted:,} parameters to {tolerance:.0%}")
         return fitted
@@ -167,7 +310,7 @@ class RivalTuning(Tuning):
         return self.search(stages, self.evaluate, self.base.to_dict())
 
     def evaluate(self, settings: dict[str, Any], watch: Watch) -> Outcome:
-        return trials.rival_trial(self.config(settings), self.request.seed, self.stream, self.request.tasks, watch)
+        return rival_trial(self.config(settings), self.request.seed, self.stream, self.request.tasks, watch)
 
     def config(self, settings: dict[str, Any]) -> TrainerConfig:
         """The config of a trial."""

@@ -1,0 +1,649 @@
+"""How to spend a budget of n members: bias and variance of groups, their laws, and a recommendation.
+
+n = k m members make k groups of m. With p_j the class probabilities of group j, mu_m their mean over seeds and eta
+the true class probabilities of an image, Proposition 1 of the paper says
+
+    E ||1/k sum_j p_j - eta||^2  =  B_m + V_m / k  <=  B_m + m/n
+
+    B_m = ||mu_m - eta||^2 (squared bias)        V_m = E ||p_j - mu_m||^2 <= 1 (variance)
+
+for independent groups, and B_m <= A m^(-2 alpha) puts the bound's minimum at m* = (2 alpha A n)^(1 / (2 alpha + 1)).
+
+What is measured has the one-hot label y in the place of eta. Averaged over images this adds the label noise
+1 - E ||eta||^2 to every B_m: a constant, so it does not move the minimum of the measured B_m + V_m m/n, but it makes
+A m^(-2 alpha) flatter, and its m* smaller, than the bias alone would have them. A law with a floor,
+B_m = F + A m^(-2 alpha), leaves room for it.
+"""
+
+from __future__ import annotations
+
+import abc
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from circle.data.datasets import Dataset
+from circle.data.decode import ImageConfig
+from circle.data.sources import Label, Source
+from circle.errors import CircleError, UnreadableImageError
+from circle.extractors import ImageShape, build_extractor
+from circle.heads import HeadConfig, build_head
+from circle.learner import CircleClassifier
+from circle.machine import available_memory, require_memory
+from circle.registry import resolve
+from circle.statistics import TILE as BUFFERED
+from circle.statistics.second_moment import SecondMoment
+
+Origin = Literal["measured", "sum measured", "extrapolated"]
+LARGEST_VARIANCE = 1.0  # of probability vectors: what the proposition's m/n stands on
+ALPHAS = (0.02, 4.0)  # of a law with a floor: below, A cannot be told from the floor; above, only m = 1 would show
+ZOOMS = 6  # each finds alpha twenty times more precisely
+
+
+# -- estimators ----------------------------------------------------------------------------------------------
+
+
+def squared_error(probabilities: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """||p - y||^2 along the last axis: [..., N, C] and [N, C] give [..., N]."""
+    return ((probabilities - targets) ** 2).sum(-1)
+
+
+def group_variance(probabilities: np.ndarray) -> np.ndarray:
+    """V = 1/(R - 1) sum_j ||p_j - pbar||^2 of R disjoint groups, [R, N, C] -> [N]; unbiased, and at most 1."""
+    groups = len(probabilities)
+    if groups < 2:
+        raise CircleError("the variance of one group is unknown: expected two disjoint groups or more")
+    return ((probabilities - probabilities.mean(0)) ** 2).sum((0, 2)) / (groups - 1)
+
+
+def bias_and_variance(probabilities: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unbiased estimates of B and V for every image, [N] each, from R disjoint groups [R, N, C] and targets [N, C].
+
+        B = ||pbar - y||^2 - V / R
+
+    The mean of R groups still varies, by V / R, which ||pbar - y||^2 alone would put down to the bias. Note that
+    B + V / R is ||pbar - y||^2 again: for ensembles of exactly the groups that were measured, the decomposition
+    agrees with the measured error by algebra, and B + V is the mean error of one group.
+    """
+    variance = group_variance(probabilities)
+    return squared_error(probabilities.mean(0), targets) - variance / len(probabilities), variance
+
+
+# -- laws ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """F + A m^(-2 alpha)."""
+
+    amplitude: float
+    alpha: float
+    floor: float = 0.0
+
+    def __call__(self, members: float) -> float:
+        return self.floor + self.amplitude * float(members) ** (-2 * self.alpha)
+
+
+def fit_power_law(sizes: Sequence[int], values: Sequence[float], *, falling: bool = True) -> PowerLaw:
+    """A m^(-2 alpha) by least squares in log space; ``falling`` keeps alpha from becoming negative.
+
+    >>> law = fit_power_law([1, 2, 4], [0.8, 0.4, 0.2])
+    >>> round(law.amplitude, 9), round(law.alpha, 9), round(law(8), 9)
+    (0.8, 0.5, 0.1)
+    """
+    _check_points(sizes, values, 2)
+    across, up = np.log(np.asarray(sizes, dtype=float)), np.log(np.asarray(values, dtype=float))
+    slope = float(((across - across.mean()) * (up - up.mean())).sum() / ((across - across.mean()) ** 2).sum())
+    slope = min(slope, 0.0) if falling else slope
+    return PowerLaw(float(np.exp(up.mean() - slope * across.mean())), abs(slope) / 2 if falling else -slope / 2)
+
+
+def fit_law_with_floor(sizes: Sequence[int], values: Sequence[float]) -> PowerLaw:
+    """F + A m^(-2 alpha), all three at least 0, by least squares of the relative residuals.
+
+    For a given alpha the best F and A are a non-negative linear least squares problem, so only one number is left to
+    search for: a fine grid, then finer ones around the best point. No starting point can lead it astray.
+    """
+    _check_points(sizes, values, 3)
+    places, weights = np.asarray(sizes, dtype=float), 1 / np.asarray(values, dtype=float)
+
+    def solve(alpha: float) -> tuple[np.ndarray, float]:
+        design = np.stack([np.ones_like(places), places ** (-2 * alpha)], 1) * weights[:, None]
+        coefficients, residual = nnls(design, np.ones_like(places))
+        return coefficients, float(residual)
+
+    (low, high), alpha = ALPHAS, ALPHAS[0]
+    for _ in range(ZOOMS):
+        alphas = np.geomspace(low, high, 40)
+        best = int(np.argmin([solve(each)[1] for each in alphas]))
+        low, high = alphas[max(0, best - 1)], alphas[min(len(alphas) - 1, best + 1)]
+        alpha = float(alphas[best])
+    (floor, amplitude), _ = solve(alpha)
+    return PowerLaw(float(amplitude), alpha, float(floor))
+
+
+def _check_points(sizes: Sequence[int], values: Sequence[float], least: int) -> None:
+    if len(set(sizes)) < least:
+        raise CircleError(f"{len(set(sizes))} group sizes: a fit needs at least {least}")
+    for size, value in zip(sizes, values, strict=True):
+        if not (np.isfinite(value) and value > 0):
+            raise CircleError(f"the value at group size {size} is {value:.3g}: a power law needs positive ones")
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The laws that were fitted to the measured B_m and V_m; None where the numbers allow none."""
+
+    power: PowerLaw | None  # the paper's
+    floor: PowerLaw | None
+    variance: PowerLaw | None
+    used: Literal["power", "floor"]  # for B_m beyond what was measured
+    reason: str
+
+    @property
+    def bias(self) -> PowerLaw | None:
+        return self.floor if self.used == "floor" else self.power
+
+
+def fit_laws(sizes: Sequence[int], biases: Sequence[float], variances: Sequence[float]) -> Laws:
+    """All laws, and which of the two for B_m is trusted beyond the largest size: the one that would have been right.
+
+    Both are fitted to all sizes but the largest and asked for that one; the law that comes nearer is used.
+    """
+    try:
+        power = fit_power_law(sizes, biases)
+    except CircleError as error:
+        return Laws(None, None, _variance_law(sizes, variances), "power", f"no law fits B_m: {error}")
+    variance = _variance_law(sizes, variances)
+    floor = fit_law_with_floor(sizes, biases) if len(sizes) >= 3 else None
+    if floor is None or len(sizes) < 4:
+        return Laws(power, floor, variance, "power", f"{len(sizes)} group sizes are too few to judge a floor by")
+    order = np.argsort(sizes)
+    sizes, biases = [sizes[index] for index in order], [biases[index] for index in order]
+    without = fit_power_law(sizes[:-1], biases[:-1]), fit_law_with_floor(sizes[:-1], biases[:-1])
+    misses = [abs(law(sizes[-1]) / biases[-1] - 1) for law in without]
+    used = "floor" if misses[1] < misses[0] else "power"
+    reason = (
+        f"from the smaller sizes it comes nearer to B_{sizes[-1]}: {100 * min(misses):.2f} % off, "
+        f"{'without' if used == 'floor' else 'with'} a floor {100 * max(misses):.2f} %"
+    )
+    return Laws(power, floor, variance, used, reason)
+
+
+def _variance_law(sizes: Sequence[int], variances: Sequence[float]) -> PowerLaw | None:
+    """V_m may rise with m as well as fall: a large head is surer of itself."""
+    try:
+        return fit_power_law(sizes, variances, falling=False)
+    except CircleError:
+        return None
+
+
+def best_real_members(law: PowerLaw, budget: int) -> float:
+    """m* = (2 alpha A n)^(1 / (2 alpha + 1)), where F + A m^(-2 alpha) + m/n is smallest, within 1 and n."""
+    exponent = 1 / (2 * law.alpha + 1)
+    return float(np.clip((2 * law.alpha * law.amplitude * budget) ** exponent, 1.0, budget))
+
+
+# -- recommendation ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GroupMeasurement:
+    """What was measured of groups of m members: means over images, groups and partitions."""
+
+    members: int
+    error: float  # E ||p_j - y||^2 of one group, which is B_m + V_m
+    variance: float | None  # None where there were no two disjoint groups
+
+    @property
+    def bias(self) -> float | None:
+        return None if self.variance is None else self.error - self.variance
+
+
+@dataclass(frozen=True)
+class EnsembleMeasurement:
+    """What was measured of whole ensembles of n members."""
+
+    error: float
+    accuracy: float
+    ensembles: int
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One way to spend the budget: k groups of m members."""
+
+    members: int
+    groups: int
+    bias: float
+    variance: float
+    origin: Origin
+    ensemble: EnsembleMeasurement | None
+
+    @property
+    def predicted(self) -> float:
+        """B_m + V_m / k."""
+        return self.bias + self.variance / self.groups
+
+    @property
+    def bound(self) -> float:
+        """B_m + m/n."""
+        return self.bias + 1 / self.groups
+
+
+@dataclass(frozen=True)
+class Advice:
+    """All ways to spend a budget that the measurements allow to judge, the laws, and the best choice."""
+
+    budget: int
+    measurements: tuple[GroupMeasurement, ...]
+    laws: Laws
+    allocations: tuple[Allocation, ...]
+    unknown: tuple[int, ...]  # divisors of n about which nothing can be said
+
+    @property
+    def best(self) -> Allocation:
+        """The smallest predicted error; of equals the one with the smallest heads."""
+        return min(self.allocations, key=lambda each: (each.predicted, each.members))
+
+    @property
+    def best_real_members(self) -> float | None:
+        """The paper's m*, from A m^(-2 alpha)."""
+        return None if self.laws.power is None else best_real_members(self.laws.power, self.budget)
+
+    @property
+    def best_real_members_above_floor(self) -> float | None:
+        """m* from the part of F + A m^(-2 alpha) that falls: the constant F, label noise included, moves no minimum."""
+        return None if self.laws.floor is None else best_real_members(self.laws.floor, self.budget)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        rows = [
+            {**asdict(each), "predicted": each.predicted, "bound": each.bound, "recommended": each is self.best}
+            for each in self.allocations
+        ]
+        return {
+            "budget": self.budget,
+            "recommended": {"members": self.best.members, "groups": self.best.groups},
+            "best_real_members": self.best_real_members,
+            "best_real_members_above_floor": self.best_real_members_above_floor,
+            "allocations": rows,
+            "unknown": list(self.unknown),
+            "laws": asdict(self.laws),
+            "measurements": [{**asdict(each), "bias": each.bias} for each in self.measurements],
+        }
+
+
+def divisors(number: int) -> list[int]:
+    """
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def advise(
+    budget: int, measurements: Sequence[GroupMeasurement], ensembles: Mapping[int, EnsembleMeasurement]
+) -> Advice:
+    """Judge all ways to spend ``budget`` members; ``ensembles`` by m, where n members were there to be measured."""
+    measured = sorted(measurements, key=lambda each: each.members)
+    whole = [
+        (each.members, each.error - each.variance, each.variance) for each in measured if each.variance is not None
+    ]
+    laws = fit_laws(*map(list, zip(*whole, strict=True))) if whole else fit_laws([], [], [])
+    by_size = {each.members: each for each in measured}
+    allocations, unknown = [], []
+    for members in divisors(budget):
+        known = _bias_variance(members, by_size.get(members), laws)
+        if known is None:
+            unknown.append(members)
+        else:
+            allocations.append(Allocation(members, budget // members, *known, ensembles.get(members)))
+    if not allocations:
+        raise CircleError(f"nothing was measured that says anything about {budget} members")
+    return Advice(budget, tuple(measured), laws, tuple(allocations), tuple(unknown))
+
+
+def _bias_variance(members: int, measured: GroupMeasurement | None, laws: Laws) -> tuple[float, float, Origin] | None:
+    """B_m, V_m and where they come from: what was measured goes before what a law says."""
+    if measured is not None and measured.variance is not None:
+        return measured.error - measured.variance, measured.variance, "measured"
+    if laws.variance is None:
+        return None
+    variance = min(laws.variance(members), LARGEST_VARIANCE)
+    if measured is not None:
+        # One group tells B_m + V_m. For k = 1 that sum is the error itself, whatever the law says of its parts.
+        variance = min(variance, measured.error)
+        return measured.error - variance, variance, "sum measured"
+    return None if laws.bias is None else (laws.bias(members), variance, "extrapolated")
+
+
+READING_BATCH = 256  # images read together
+UNUSED, LEARNED, HELD_BACK = 0, 1, 2
+
+
+class Tile(NamedTuple):
+    """Some images with their labels, and which of them are held back."""
+
+    pixels: np.ndarray  # uint8 [B, channels, height, width]
+    labels: list[Label]
+    held_back: np.ndarray  # bool [B]
+
+
+@dataclass
+class LabelledImages(abc.ABC):
+    """Images to learn from and to judge by, wherever they are; ``counts`` has the number of images of each class."""
+
+    name: str
+    counts: Mapping[Label, int]
+    image: ImageConfig
+    unreadable: list[str] = field(default_factory=list, init=False)
+
+    @abc.abstractmethod
+    def tiles(self, roles: Mapping[Label, np.ndarray]) -> Iterator[Tile]:
+        """The images that have a role; ``roles`` says which, for each class in the order in which its images come."""
+
+
+class SourceImages(LabelledImages):
+    """Class folders, zip archives and npz files; images that cannot be read are left out and named."""
+
+    def __init__(self, source: Source, image: ImageConfig) -> None:
+        super().__init__(str(source.path), source.counts, image)
+        self._source = source
+
+    def tiles(self, roles: Mapping[Label, np.ndarray]) -> Iterator[Tile]:
+        seen: Counter[Label] = Counter()
+        found: list[tuple[np.ndarray, Label, bool]] = []
+        for sample in self._source:
+            assert sample.label is not None
+            role = roles[sample.label][seen[sample.label]]
+            seen[sample.label] += 1
+            if role == UNUSED:
+                continue
+            try:
+                found.append((sample.pixels(self.image), sample.label, role == HELD_BACK))
+            except UnreadableImageError as error:
+                self.unreadable.append(str(error))
+            if len(found) == READING_BATCH:
+                yield self._tile(found)
+                found = []
+        if found:
+            yield self._tile(found)
+
+    @staticmethod
+    def _tile(found: list[tuple[np.ndarray, Label, bool]]) -> Tile:
+        pixels, labels, held_back = zip(*found, strict=True)
+        return Tile(np.stack(pixels), list(labels), np.array(held_back))
+
+
+class DatasetImages(LabelledImages):
+    """The training part of a registered data set; no image of its test part is ever read."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
+        super().__init__(dataset.name, dict(zip(dataset.classes, counts, strict=True)), dataset.image)
+        self._images, self._classes = dataset.train, dataset.classes
+
+    def tiles(self, roles: Mapping[Label, np.ndarray]) -> Iterator[Tile]:
+        role = np.zeros(len(self._images), dtype=np.int8)
+        for number, label in enumerate(self._classes):
+            role[self._images.labels == number] = roles[label]
+        used = np.flatnonzero(role)
+        for start, pixels in zip(
+            range(0, len(used), READING_BATCH), self._images.batches(used, READING_BATCH), strict=True
+        ):
+            part = used[start : start + READING_BATCH]
+            labels: list[Label] = [self._classes[number] for number in self._images.labels[part]]
+            yield Tile(pixels.transpose(0, 3, 1, 2), labels, role[part] == HELD_BACK)
+
+
+def assign_roles(images: LabelledImages, validation: float, limit: int | None, seed: int) -> dict[Label, np.ndarray]:
+    """For every class, which of its images are learned, held back for validation, or left out by the limit.
+
+    Depends on the numbers of images, the share ``validation``, the limit and the seed alone. The limit keeps the
+    proportions of the classes, but leaves at least two images in each: one to learn, one to judge by.
+    """
+    counts = images.counts
+    limit = sum(counts.values()) if limit is None else limit
+    if len(counts) < 2:
+        raise CircleError(f"{images.name}: {len(counts)} class; expected at least 2 to tell apart")
+    lonely = [label for label, count in counts.items() if count < 2]
+    if lonely:
+        raise CircleError(f"{images.name}: class {lonely[0]!r} has one image; expected two, one of them to judge by")
+    if limit < 2 * len(counts):
+        raise CircleError(f"limit = {limit}: expected at least {2 * len(counts)}, two images of each class")
+    spare = sum(counts.values()) - 2 * len(counts)
+    share = min(1.0, (limit - 2 * len(counts)) / spare) if spare else 1.0
+    random = np.random.Generator(np.random.PCG64([seed, 0]))
+    roles = {}
+    for label, count in counts.items():
+        used = 2 + int(share * (count - 2))
+        held = min(max(1, round(validation * used)), used - 1)
+        role = np.repeat(np.array([HELD_BACK, LEARNED, UNUSED], dtype=np.int8), [held, used - held, count - used])
+        roles[label] = random.permutation(role)
+    return roles
+
+
+SCORING_BATCH = 256  # images judged together
+MAX_MEMBERS = 100_000  # members: nobody has more, and a slip of the finger should not count divisors for hours
+
+Report = Callable[[str, int, int], None]  # told what is going on, how many images are done, and of how many
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked: how to spend ``budget`` members, judged by ``available`` ones."""
+
+    budget: int
+    available: int
+    validation: float = 0.2
+    limit: int | None = None
+    split_seed: int = 0
+    partitions: int = 3
+
+    def __post_init__(self) -> None:
+        checks = [
+            ("budget", self.budget, 2 <= self.budget <= MAX_MEMBERS, f"2 to {MAX_MEMBERS:,} members to spend"),
+            # Two disjoint groups of one member and two of two: a law needs two points.
+            ("members measured", self.available, 4 <= self.available <= MAX_MEMBERS, f"4 to {MAX_MEMBERS:,}"),
+            ("validation", self.validation, 0 < self.validation < 1, "a share above 0 and below 1"),
+            ("limit", self.limit, self.limit is None or self.limit >= 1, "at least 1 image"),
+            ("seed of the split", self.split_seed, self.split_seed >= 0, "0 or more"),
+            ("partitions", self.partitions, self.partitions >= 1, "at least 1"),
+        ]
+        for name, value, fine, expected in checks:
+            if not fine:
+                raise CircleError(f"{name} = {value}: expected {expected}")
+
+    def sizes(self) -> list[int]:
+        """Group sizes to measure: all divisors of n, and 1, 2, 3, 4, 6, 8, 12, ... to fit laws to.
+
+        The latter only where two disjoint groups exist: a single group does not tell bias from variance.
+        """
+        grown = {factor << power for factor in (1, 3) for power in range(self.budget.bit_length())}
+        pairs = {size for size in grown if size <= min(self.available // 2, self.budget)}
+        return sorted(pairs | {size for size in divisors(self.budget) if size <= self.available})
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The advice, and what it rests on."""
+
+    advice: Advice
+    learned: int
+    validated: int
+    classes: int
+    member_size: int  # d, features of one member
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        facts = {name: value for name, value in vars(self).items() if name != "advice"}
+        return {**self.advice.to_dict(), **facts}
+
+
+def study(
+    classifier: CircleClassifier,
+    images: LabelledImages,
+    request: Request,
+    report: Report = lambda what, done, total: None,
+) -> Findings:
+    """Measure groups of the classifier's kind of member and judge all ways to spend the budget.
+
+    Of ``classifier`` the settings are taken, but for groups and members: those are what is to be found.
+    """
+    roles = assign_roles(images, request.validation, request.limit, request.split_seed)
+    config = resolve("head", classifier.head)
+    assert isinstance(config, HeadConfig)
+    if config.unit_sums:
+        raise CircleError(f"head {config.name!r} cannot be judged on groups of all sizes at once: choose another head")
+    shape = ImageShape(images.image.channels, images.image.height, images.image.width)
+    member = build_extractor(resolve("extractor", classifier.extractor), shape, classifier.seed)
+    member_size = member.size
+    held = sum(int((role == HELD_BACK).sum()) for role in roles.values())
+    check_memory(member_size, len(roles), held * (member.bits // 8 if classifier.quantise else 4), config, request)
+    settings = {**classifier.get_params(deep=False), "groups": 1, "members": request.available}
+    model = CircleClassifier(**settings).prepare(images.image)
+    features, labels = _learn(model, images, roles, report)
+    judge = _Judge(model, features, labels, request, report)
+    measured = {size: judge.measure(size) for size in request.sizes()}
+    ensembles = {size: ensemble for size, (_, ensemble) in measured.items() if ensemble is not None}
+    advice = advise(request.budget, [group for group, _ in measured.values()], ensembles)
+    return Findings(advice, model.samples_, len(labels), len(roles), member_size)
+
+
+def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> int:
+    """Bytes: second moments of all members, those of the largest group with its matrices, held-back features."""
+    whole, largest = request.available * size, max(request.sizes()) * size
+    moments = 1 + classes if head.class_moments else 1
+    statistics = moments * SecondMoment.bytes_of(whole) + (8 * classes + BUFFERED) * whole
+    factors = classes * 8 * largest**2 if head.class_moments else 0
+    # The covariance, its factor and two work spaces, besides the statistics that they are made from. Measured with 16
+    # members of 864 features: 7.2 GB at the peak, of which 1.1 GB before anything was learned; this says 7.7 GB.
+    matrices = moments * SecondMoment.bytes_of(largest) + 4 * 8 * largest**2 + factors
+    return statistics + matrices + held_bytes * whole
+
+
+def check_memory(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> None:
+    """Refuse what does not fit, with the largest number of members that does.
+
+    size: features of one member; held_bytes: of one feature of all images held back.
+    """
+
+    def needed(available: int) -> int:
+        return memory_needed(size, classes, held_bytes, head, replace(request, available=available))
+
+    there = available_memory()
+    if there is None or needed(request.available) <= there:
+        return
+    fits = bisect_right(range(request.available), there, lo=4, key=needed) - 1
+    fewer = f"--members-measured {fits} would fit; or use" if fits >= 4 else "use"
+    width = request.available * size
+    require_memory(
+        needed(request.available),
+        f"{request.available} members of {size:,} features, a matrix of {width:,} x {width:,} and the heads on it",
+        f"{fewer} a smaller preset, or a projection (--extractor.projection linear)",
+    )
+
+
+def _learn(
+    model: CircleClassifier, images: LabelledImages, roles: Mapping[Label, np.ndarray], report: Report
+) -> tuple[Tensor, np.ndarray]:
+    """Learn what is to be learned; features [N, size] of the images held back, and their columns of probabilities."""
+    total, done = sum(int((role != UNUSED).sum()) for role in roles.values()), 0
+    held_images = sum(int((role == HELD_BACK).sum()) for role in roles.values())
+    dtype = model.groups_[0].grid.dtype if model.quantise else torch.float32
+    kept = torch.empty(held_images, model.groups_[0].size, dtype=dtype, device=model.device)
+    labels: list[Label] = []
+    for tile in images.tiles(roles):
+        pixels = torch.from_numpy(np.ascontiguousarray(tile.pixels)).to(torch.float32).div_(255.0)
+        features = model.groups_[0].features(pixels.to(model.device))
+        held_back = torch.from_numpy(tile.held_back).to(features.device)
+        learned = [label for label, held in zip(tile.labels, tile.held_back, strict=True) if not held]
+        if learned:
+            model.learn_features([features[~held_back]], learned)
+        kept[len(labels) : len(labels) + int(held_back.sum())] = features[held_back]
+        labels += [label for label, held in zip(tile.labels, tile.held_back, strict=True) if held]
+        done += len(tile.labels)
+        report("learning", done, total)
+    column = {label: index for index, label in enumerate(model.statistics_[0].classes)}
+    missing = [label for label in labels if label not in column]
+    if missing or not labels or len(column) < 2:
+        what = f"of class {missing[0]!r} none to learn" if missing else "too few"
+        raise CircleError(f"{images.name}: {what} of the images could be read; expected some of every class")
+    return kept[: len(labels)], np.array([column[label] for label in labels])
+
+
+class _Judge:
+    """Errors and variances of groups, on images that were held back."""
+
+    def __init__(
+        self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: Request, report: Report
+    ) -> None:
+        self._statistics = model.statistics_[0]
+        self._config = model._head_config()
+        self._features, self._columns = features, columns
+        self._request, self._report = request, report
+        self._member_size = features.shape[1] // request.available
+        self._random = np.random.Generator(np.random.PCG64([request.split_seed, 1]))
+        self._done = 0
+        heads = sum(self._partitions(size) * (request.available // size) for size in request.sizes())
+        self._total = heads * len(columns)
+
+    def _partitions(self, size: int) -> int:
+        """All members together make one group only; taken singly, they differ in nothing but who shares an ensemble."""
+        available, budget = self._request.available, self._request.budget
+        only = size == available or (size == 1 and budget >= available)
+        return 1 if only else self._request.partitions
+
+    def measure(self, size: int) -> tuple[GroupMeasurement, EnsembleMeasurement | None]:
+        """Groups of ``size`` members, and ensembles of n members where there are as many.
+
+        The first partition is the one that ``CircleClassifier`` makes of consecutive seeds, the others are random.
+        Groups of one partition share no member, so that the estimates of each are unbiased; so is their mean.
+        """
+        budget, available = self._request.budget, self._request.available
+        groups, partitions = available // size, self._partitions(size)
+        heads_each = budget // size if budget % size == 0 and budget <= available else 0
+        ensembles = groups // heads_each if heads_each else 0
+        error = variance = ensemble_error = correct = 0.0
+        for partition in range(partitions):
+            order = np.arange(available) if partition == 0 else self._random.permutation(available)
+            for probabilities, chosen in self._probabilities(order[: groups * size].reshape(groups, size)):
+                targets = np.eye(probabilities.shape[2])[chosen]
+                error += float(squared_error(probabilities, targets).mean(0).sum())
+                variance += float(group_variance(probabilities).sum()) if groups > 1 else 0.0
+                for index in range(ensembles):
+                    mean = probabilities[index * heads_each : (index + 1) * heads_each].mean(0)
+                    ensemble_error += float(squared_error(mean, targets).sum())
+                    correct += int((mean.argmax(1) == chosen).sum())
+        images = partitions * len(self._columns)
+        measured = GroupMeasurement(size, error / images, variance / images if groups > 1 else None)
+        if not ensembles:
+            return measured, None
+        judged = images * ensembles
+        return measured, EnsembleMeasurement(ensemble_error / judged, correct / judged, partitions * ensembles)
+
+    def _probabilities(self, groups: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Probabilities [R, B, C] of R groups of members, [R, m], and the right columns [B], a tile at a time."""
+        head = build_head(self._config)
+        chosen = [self._feature_columns(members) for members in groups]
+        heads = [head.materialise(self._statistics.select(columns)).rounded() for columns in chosen]
+        for start in range(0, len(self._columns), SCORING_BATCH):
+            part = self._features[start : start + SCORING_BATCH]
+            scores = [scored(part[:, columns]) for scored, columns in zip(heads, chosen, strict=True)]
+            probabilities = torch.softmax(torch.stack(scores) / self._config.temperature, 2)
+            self._done += len(groups) * len(part)
+            self._report("judging", self._done, self._total)
+            yield probabilities.cpu().numpy(), self._columns[start : start + SCORING_BATCH]
+
+    def _feature_columns(self, members: np.ndarray) -> Tensor:
+        """Where the features of some members are, ascending."""
+        first = torch.from_numpy(np.sort(members)) * self._member_size
+        return (first[:, None] + torch.arange(self._member_size)).flatten()
