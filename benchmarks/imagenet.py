@@ -46,7 +46,7 @@ from circle import CircleClassifier, __version__, list_presets
 from circle.benchmark.runner import Stream
 from circle.data.datasets import Dataset
 from circle.data.file_images import FileImages
-from circle.machinery import TILE as WORKING_SET
+from circle.learner import IMAGES_PER_TILE
 from circle.method import CircleMethod, Task, predict
 from circle.statistics import Statistics
 
@@ -72,7 +72,7 @@ def run(model: CircleClassifier, stream: Stream, work: Workload) -> Clock:
             stack.enter_context(clock.watching(*each))
         with clock.part(REST):
             say("features of the test images")
-            tiles = [model.features(batch) for batch in test.batches(np.arange(len(test)), WORKING_SET)]
+            tiles = [model.features(batch) for batch in test.batches(np.arange(len(test)), IMAGES_PER_TILE)]
             method.use_features(test, [[torch.cat(group).numpy()] for group in zip(*tiles, strict=True)])
             del tiles
         step = work.classes // work.tasks

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from circle.machinery import TILE as WORKING_SET
+from circle.learner import IMAGES_PER_TILE
 from circle.method import TILE as SLICE
 from circle.statistics import TILE
 from circle.statistics.second_moment import SecondMoment
@@ -136,11 +136,11 @@ class Costs:
         """
         images = work.share_of_task(machines)
         tests = math.ceil(work.tests / machines)
-        learning = work.tasks * self.extraction.in_calls(images, WORKING_SET)
+        learning = work.tasks * self.extraction.in_calls(images, IMAGES_PER_TILE)
         heads = math.ceil(self.heads / machines) if heads_shared else self.heads
         parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         parts["decoding"] = (work.tasks * images + tests) * self.decoding
-        parts["extraction"] = learning + self.extraction.in_calls(tests, WORKING_SET)
+        parts["extraction"] = learning + self.extraction.in_calls(tests, IMAGES_PER_TILE)
         parts["update"] = self.heads * work.tasks * self.update.in_calls(images, TILE)
         for classes in work.evaluated:
             seen = work.tests_of(classes)
@@ -186,11 +186,11 @@ class Costs:
         weights = 4 * self.heads * work.classes * self.size
         images = work.share_of_task(1)
         return {
-            "test features": self.test_bytes(work) + self._images_bytes(min(work.tests, WORKING_SET)),
+            "test features": self.test_bytes(work) + self._images_bytes(min(work.tests, IMAGES_PER_TILE)),
             "learning": kept + weights + self._images_bytes(min(images, SLICE)),
             "closed forms": kept + weights + NUMBER * (3 * self.size**2 + 5 * work.classes * self.size),
             "scoring": kept + weights + NUMBER * 2 * work.tests * work.classes,
         }
 
     def _images_bytes(self, count: int) -> int:
-        return self.pixels * (count + 2 * 4 * min(count, WORKING_SET))
+        return self.pixels * (count + 2 * 4 * min(count, IMAGES_PER_TILE))

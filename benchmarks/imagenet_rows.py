@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.imagenet_costs import PARTS, Costs, Workload
 from benchmarks.limits import Machine
 from benchmarks.rows import Row
-from circle.machinery import TILE as WORKING_SET
+from circle.learner import IMAGES_PER_TILE
 
 IMAGES, TESTS, CLASSES, TASKS = 1_281_167, 50_000, 1_000, 500  # ImageNet-1k
 MACHINES = (1, 8, 64)
@@ -35,10 +35,10 @@ def unit_rows(costs: Costs, machine: Machine) -> Iterator[Row]:
     """Each unit cost at the size that it has in ImageNet, against the machine's rates where there is a flop count."""
     size, name = costs.size, "unit costs"
     yield Row(name, "decoding, one image", f"{1e3 * costs.decoding:.2f} ms")
-    tile = costs.extraction.seconds(WORKING_SET) / WORKING_SET
+    tile = costs.extraction.seconds(IMAGES_PER_TILE) / IMAGES_PER_TILE
     few = costs.extraction.seconds(8) / 8
     yield Row(
-        name, f"extraction, one image of {WORKING_SET}, all heads", f"{1e3 * tile:.2f} ms (of 8: {1e3 * few:.2f})"
+        name, f"extraction, one image of {IMAGES_PER_TILE}, all heads", f"{1e3 * tile:.2f} ms (of 8: {1e3 * few:.2f})"
     )
     each = costs.update.seconds(1024) / 1024
     yield Row(

@@ -24,7 +24,7 @@ from circle.distributed.team import Team
 from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
-from circle.machinery import TILE as WORKING_SET
+from circle.learner import IMAGES_PER_TILE
 from circle.method import TILE as SLICE
 from circle.method import CircleMethod, predict
 from circle.registry import resolve
@@ -32,7 +32,7 @@ from circle.statistics import TILE
 
 PHOTOGRAPHS, AT_ONCE = 64, 8
 WIDTH, HEIGHT, QUALITY = 500, 375, 85  # the usual size of ImageNet's files; noise then takes its 110 kB or so
-CALLS = (8, 64, WORKING_SET)  # images of a call whose features are timed
+CALLS = (8, 64, IMAGES_PER_TILE)  # images of a call whose features are timed
 PRODUCTS = (8, 128, TILE)  # samples of a product that is timed
 SCORED = (64, SLICE)  # images of a call whose scores are timed
 SAMPLES = 2  # of each class where closed forms are timed: what they take does not depend on it
@@ -118,11 +118,11 @@ def measure(model: CircleClassifier, photographs: FileImages, class_points: Sequ
     say("decoding")
     every = np.arange(len(photographs))
     wall, processor = typical_times(lambda: photographs.images(every))
-    pixels = np.resize(photographs.images(every), (WORKING_SET, *photographs.images(every[:1]).shape[1:]))
+    pixels = np.resize(photographs.images(every), (IMAGES_PER_TILE, *photographs.images(every[:1]).shape[1:]))
     say("extraction")
     extraction = {count: typical_times(lambda n=count: model.features(pixels[:n])) for count in CALLS}
     say("update")
-    features = [values.repeat(TILE // WORKING_SET, 1) for values in model.features(pixels)]
+    features = [values.repeat(TILE // IMAGES_PER_TILE, 1) for values in model.features(pixels)]
     update = _update_times(model, features[0])
     found = Measured((wall / len(every), processor / len(every)), extraction, update)
     for classes in class_points:

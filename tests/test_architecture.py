@@ -25,7 +25,7 @@ ORDER = (
 # Modules that are one room: the learning and the predicting model, and the file that both are kept in.
 MODEL = {
     *("learner", "predictor", "ensemble", "files"),
-    *("checkpoint", "model_file", "ledger", "machinery", "not_learned"),
+    *("checkpoint", "model_file", "ledger"),
 }
 
 

@@ -41,7 +41,7 @@ from circle.cli import run
 with redirect_stdout(io.StringIO()):
     code = run(sys.argv[1:])
 print(code, flush=True)
-circle.learning.TILE = 16
+circle.learning.IMAGES_PER_TILE = 16
 for line in sys.stdin:
     child = os.fork()
     if not child:
@@ -118,7 +118,7 @@ def test_killed_at_random_moments(tmp_path: Path, data: Path, reference: Path, l
 
 
 def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teaching, "TILE", TILE)
+    monkeypatch.setattr(teaching, "IMAGES_PER_TILE", TILE)
     seen: list[int] = []
 
     def report(lesson: Lesson) -> None:
@@ -134,7 +134,7 @@ def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any, monkeypatch: p
 def test_checkpoints_are_no_more_frequent_than_asked(
     tmp_path: Path, data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teaching, "TILE", TILE)
+    monkeypatch.setattr(teaching, "IMAGES_PER_TILE", TILE)
     saves: list[float] = []
     monkeypatch.setattr(CircleClassifier, "save", lambda self, path: saves.append(time.monotonic()))
     teach(tmp_path / "m", open_source(data), tiny(image_size=16), checkpoint_seconds=1e9)

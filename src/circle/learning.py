@@ -17,8 +17,7 @@ from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source, open_unlabelled
 from circle.errors import CircleError, UnreadableImageError
 from circle.labels import check_one_kind
-from circle.learner import CircleClassifier
-from circle.machinery import TILE
+from circle.learner import IMAGES_PER_TILE, CircleClassifier
 from circle.statistics import check_room
 
 
@@ -117,13 +116,13 @@ def _tiles(
             digest = numbered(sample.digest(), occurrences)
             if (sample.label, digest) in model.ledger_:
                 lesson.known += 1
-                if lesson.known % TILE == 0:
+                if lesson.known % IMAGES_PER_TILE == 0:
                     report(lesson)
                 continue
             tile.append((sample.pixels(image), sample, digest))
         except UnreadableImageError as error:
             lesson.unreadable.append(str(error))
-        if len(tile) == TILE:
+        if len(tile) == IMAGES_PER_TILE:
             yield tile
             tile = []
     if tile:

@@ -8,8 +8,8 @@ from circle.baselines import FineTune, FineTuneConfig
 from circle.data.digits import load_digits_images
 from circle.data.tasks import split_tasks
 from circle.errors import CircleError
+from circle.learner import NotLearnedError
 from circle.method import Task, predict
-from circle.not_learned import NotLearnedError
 from circle.registry import entry, list_methods
 
 TASKS = split_tasks(range(6), 3)

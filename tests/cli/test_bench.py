@@ -173,7 +173,7 @@ def test_memory_is_estimated_before_anything_starts(
     monkeypatch.setattr(campaign, "build_extractor", lambda *each: built.append(1) or build(*each))
     campaign._member.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr("circle.machinery.build_groups", lambda *_, **__: pytest.fail("800 members were built for it"))
+        patch.setattr("circle.learner.build_groups", lambda *_, **__: pytest.fail("800 members were built for it"))
         assert run(bench(tmp_path / "out", "--tasks", "5", "--members", "100", "--groups", "8")) == 1
     said = capsys.readouterr().err
     assert "GB of memory" in said

@@ -14,7 +14,7 @@ from circle import CircleClassifier
 from circle.export.checking import open_session
 from circle.export.model import onnx_model
 from circle.labels import decode_labels
-from circle.not_learned import NotLearnedError
+from circle.learner import NotLearnedError
 
 
 def session_of(model: CircleClassifier, **settings: Any) -> Any:

@@ -23,9 +23,9 @@ from circle.baselines.settings import TrainerConfig
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.labels import plain_labels
+from circle.learner import NotLearnedError
 from circle.machine import run_jobs, usable_device
 from circle.method import Images, Step, Task
-from circle.not_learned import NotLearnedError
 
 SCORING_BATCH = 256
 MIN_WIDTH_FOR_THREADS = 16  # channels of the first layer below which a step is too little work to share out

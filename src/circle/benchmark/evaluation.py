@@ -13,8 +13,7 @@ from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source
 from circle.errors import CircleError, UnreadableImageError
 from circle.labels import ordered
-from circle.learner import CircleClassifier
-from circle.machinery import TILE
+from circle.learner import IMAGES_PER_TILE, CircleClassifier
 
 
 @dataclass
@@ -99,7 +98,7 @@ def readable_tiles(
             tile.append((sample, sample.pixels(image)))
         except UnreadableImageError as error:
             unreadable(str(error))
-        if len(tile) == TILE:
+        if len(tile) == IMAGES_PER_TILE:
             yield from stacked()
     yield from stacked()
 

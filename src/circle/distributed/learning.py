@@ -30,9 +30,8 @@ from circle.distributed.processes import Shard
 from circle.distributed.shares import DataShare, GroupShare, ModelChoice, Share
 from circle.distributed.team import Team
 from circle.errors import CircleError, UnreadableImageError
-from circle.learner import CircleClassifier
+from circle.learner import IMAGES_PER_TILE, CircleClassifier
 from circle.learning import Lesson, check_lesson, check_outcome, learn_tile, numbered
-from circle.machinery import TILE
 
 
 def learn_together(
@@ -81,7 +80,7 @@ def _try_all(team: Team, samples: Iterator[Sample], image: ImageConfig) -> None:
     """Read every image before the first is learned; the first that cannot be read is everybody's error."""
 
     def tried() -> bool:
-        tile = list(islice(samples, TILE))
+        tile = list(islice(samples, IMAGES_PER_TILE))
         for sample in tile:
             sample.pixels(image)
         return bool(tile)
@@ -145,7 +144,7 @@ def _teach(
     while True:
         tile: list[Sample] = []
         try:
-            tile = list(islice(samples, TILE))
+            tile = list(islice(samples, IMAGES_PER_TILE))
         except CircleError as error:
             wrong = wrong or str(error)
         pile = [[codes[sample.label], *_digest(sample)] for sample in tile]

@@ -15,7 +15,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from circle.errors import CircleError, UnreadableImageError
-from circle.not_learned import NotLearnedError
+from circle.learner import NotLearnedError
 from circle.serve.bodies import body_size, integer_parameter, json_fields, read_body
 from circle.serve.class_names import clean_name
 from circle.serve.errors import RequestError, StorageError
