@@ -64,15 +64,6 @@ class Group:
         values = self._values(images)
         return self.grid.quantise(values) if self.quantise else self.grid.positions(values)
 
-    def positions(self, images: Tensor) -> Tensor:
-        """Images [B, C, H, W] -> float32 [B, size]: the features before they are rounded, within the grid's ends.
-
-        Sums must be exact, so what is learned is rounded. A prediction need not be: a step of the grid is worth up to
-        a hundredth of a probability, and sums in another order, as another runtime has them, decide between two steps.
-        """
-        values = self._values(images)
-        return self.grid.within(values) if self.quantise else self.grid.positions(values)
-
     def _values(self, images: Tensor) -> Tensor:
         return torch.cat(extract(self.members, images), 1)
 

@@ -255,7 +255,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def features(self, X: Any) -> list[Tensor]:
-        """Rounded features of images, one tensor [N, size] per group, for ``learn_features`` and ``probabilities``."""
+        """Features of images, one tensor [N, size] per group: what ``learn_features`` and ``probabilities`` take."""
         batch = self._batch(X)
         batch.check()
         tiles = [[group.features(images) for group in self.groups_] for _, images in self._tiles(batch)]
@@ -356,7 +356,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         batch.check()
         result = np.empty((len(batch), len(self.classes_)))
         for start, images in self._tiles(batch):
-            features = [group.positions(images) for group in self.groups_]
+            features = [group.features(images) for group in self.groups_]
             result[start : start + len(images)] = self.probabilities(features).cpu().numpy()
         return result
 

@@ -11,6 +11,7 @@ import pytest
 from circle.benchmark.evaluation import Evaluation, evaluate, probabilities
 from circle.data.sources import open_source
 from circle.errors import CircleError
+from circle.method import CircleMethod, predict
 
 
 def test_counts() -> None:
@@ -33,6 +34,16 @@ def test_evaluate_equals_score(tmp_path: Path, tiny: Any, make_stream: Any) -> N
     assert result.accuracy == model.score(images, labels)
     found = np.stack([values for _, values in probabilities(model, source, print)])
     assert np.allclose(found, model.predict_proba(images), atol=1e-12)
+
+
+def test_the_benchmark_and_evaluate_answer_alike_image_by_image(tmp_path: Path, tiny: Any, make_stream: Any) -> None:
+    images, labels = make_stream(700)
+    model = tiny(groups=2).fit(images[:40], labels[:40])
+    np.savez(tmp_path / "data.npz", x=images, y=labels)
+    answers = [values for _, values in probabilities(model, open_source(tmp_path / "data.npz"), print)]
+    method = CircleMethod(model)
+    assert np.array_equal(method.scores(images).numpy(), np.stack(answers))
+    assert predict(method, images) == model.predict(images).tolist()
 
 
 def test_nothing_readable(tmp_path: Path, tiny: Any, stream: Any) -> None:

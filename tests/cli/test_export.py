@@ -97,8 +97,10 @@ def test_errors(model: Path, exported: Path, tmp_path: Path, capsys: pytest.Capt
 def test_the_agreement_in_words() -> None:
     good = Export(1, Agreement([1e-7, 2e-7]), [], [])
     assert agreed(good) == "the same best class on all, probabilities to 2e-07"
-    tied = Export(1, Agreement([1e-7, 3e-5], other_best=1), [], [])
-    assert agreed(tied) == "another best class, as probable as the first, on 1, probabilities to 3e-05"
+    rounded = Export(1, Agreement([1e-7, 3e-4], other_best=1, rounded_otherwise=1), [], [])
+    assert agreed(rounded).startswith(
+        "another best class on 1, probabilities to 0.0001 on 1 and to 0.0003 on the others,"
+    )
 
 
 # -- the example -------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_both_layouts_say_the_same(model: CircleClassifier, stream: tuple[np.nda
     assert np.array_equal(last[0], first[0])
     assert last[0].sum(1) == pytest.approx(1.0)
     assert np.array_equal(model.classes_[last[1]], model.predict(images))
-    assert last[0] == pytest.approx(model.predict_proba(images), abs=1e-4)
+    assert last[0] == pytest.approx(model.predict_proba(images), abs=1e-2), "8 bits: a boundary costs this much"
 
 
 def test_metadata(model: CircleClassifier) -> None:

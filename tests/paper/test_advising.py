@@ -92,7 +92,7 @@ def test_the_measured_ensemble_is_the_classifier(
     assert (findings.learned, findings.validated, findings.classes) == (len(learned), len(held), 4)
     model = CircleClassifier(**{**classifier.get_params(deep=False), "groups": 4 // size, "members": size})
     model.fit(dataset.train.images(learned), dataset.train.labels[learned])
-    probabilities = model.probabilities(model.features(dataset.train.images(held))).numpy()
+    probabilities = model.predict_proba(dataset.train.images(held))
     targets = np.eye(4)[dataset.train.labels[held]]
     assert row.ensemble is not None
     assert row.ensemble.error == pytest.approx(squared_error(probabilities, targets).mean(), rel=1e-6)

@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from circle.cli import console
 from circle.export import Export, Layout, export_onnx
+from circle.export.checking import TOLERANCE
 from circle.learner import CircleClassifier
 
 
@@ -67,8 +68,13 @@ def agreed(result: Export) -> str:
     """The measured agreement in words."""
     found = result.agreement
     other = found.other_best
-    best = "the same best class on all" if not other else f"another best class, as probable as the first, on {other:,}"
-    return f"{best}, probabilities to {found.largest:.2g}"
+    best = "the same best class on all" if not other else f"another best class on {other:,}"
+    if not found.rounded_otherwise:
+        return f"{best}, probabilities to {found.largest:.2g}"
+    return (
+        f"{best}, probabilities to {TOLERANCE:g} on {found.within:,} and to {found.largest:.2g} on the others, "
+        "where a feature a hair from the boundary of two steps of the grid rounds the other way"
+    )
 
 
 def _speeds(result: Export) -> Table:

@@ -13,12 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from circle.ensemble import LEVELS_PER_DEVIATION
 from circle.errors import CircleError
-from circle.export.model import BEST, INPUT, PROBABILITIES, Layout
-from circle.extractors import ImageShape, pink_noise
+from circle.export.graph import import_onnx
+from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, positions_name
+from circle.extractors import ImageShape, extract, pink_noise
+from circle.extractors.calibration import FINER
 from circle.learner import CircleClassifier
 
 TOLERANCE = 1e-4  # of a probability
+#: How far from the boundary of two steps another runtime may round the other way, in deviations of the feature.
+HAIR = 2.0**-12
 BATCH = 32  # images in the timed batch, and at a time while comparing
 RANDOM_IMAGES, RANDOM_SEED = 128, 1
 
@@ -29,10 +34,16 @@ class Agreement:
 
     differences: list[float] = field(default_factory=list)  # largest of each image's probabilities
     other_best: int = 0  # images with another best class
+    rounded_otherwise: int = 0  # images beyond the tolerance or with another best class, and a feature on a boundary
 
     @property
     def images(self) -> int:
         return len(self.differences)
+
+    @property
+    def within(self) -> int:
+        """Images whose probabilities all agree to the tolerance."""
+        return sum(difference <= TOLERANCE for difference in self.differences)
 
     @property
     def largest(self) -> float:
@@ -80,26 +91,66 @@ def random_images(shape: ImageShape) -> Tensor:
 def agreement(model: CircleClassifier, path: Path, batches: Iterable[Tensor], layout: Layout) -> Agreement:
     """Compare the file at ``path`` with the model on images uint8 [B, C, H, W], or raise where they disagree.
 
-    Probabilities must be the same to 1e-4. The best class then is the same, too, but where two are as probable as that
-    to each other: such images are counted.
+    Best class and probabilities must be the same, the latter to 1e-4. There is one excuse. Features are rounded to the
+    steps of a grid, and float32 arithmetic in another order moves a feature by a hair, which may lie across the
+    boundary of two steps. So an image that differs is looked at once more, see :func:`rounds_otherwise`.
     """
     session, result = open_session(path), Agreement()
+    opened = None
     for pixels in batches:
         expected = model.predict_proba(pixels)
         found, best = session.run([PROBABILITIES, BEST], {INPUT: arranged(pixels, layout)})
         differences = np.abs(found - expected).max(1)
-        wrong = ~(differences <= TOLERANCE)  # also where they are not numbers
-        if wrong.any():
-            index = int(wrong.argmax())
-            raise CircleError(
-                f"image {result.images + index + 1} has probabilities up to {differences[index]:.1g} off in "
-                f"onnxruntime; expected {TOLERANCE:g} at most"
-            )
+        other = best != expected.argmax(1)
         result.differences += differences.tolist()
-        result.other_best += int((best != expected.argmax(1)).sum())
+        result.other_best += int(other.sum())
+        suspects = np.flatnonzero(other | ~(differences <= TOLERANCE))
+        if len(suspects):
+            opened = opened or open_session(with_positions(model, path))
+            for index in suspects:
+                if not rounds_otherwise(model, opened, pixels[index : index + 1], layout):
+                    number = len(result.differences) - len(pixels) + int(index) + 1
+                    raise CircleError(
+                        f"image {number} has probabilities up to {differences[index]:.1g} off in onnxruntime; expected "
+                        f"{TOLERANCE:g} at most, or a feature on the boundary of two steps of the grid"
+                    )
+                result.rounded_otherwise += 1
     if not result.images:
         raise CircleError("no readable image to check with")
     return result
+
+
+def rounds_otherwise(model: CircleClassifier, opened: Any, pixels: Tensor, layout: Layout) -> bool:
+    """Whether the difference on one image comes from nothing but features within a hair of a boundary.
+
+    Two things must hold: every position that the file finds is the model's unrounded one, rounded up or down after a
+    move by less than a hair; and the model's own heads make the file's probabilities of these positions.
+    """
+    if not model.quantise:
+        return False
+    names = [positions_name(index) for index in range(len(model.groups_))]
+    found, *positions = opened.run([PROBABILITIES, *names], {INPUT: arranged(pixels, layout)})
+    images = pixels.to(model.device, torch.float32).div(255.0)
+    for group, values in zip(model.groups_, positions, strict=True):
+        limit = torch.iinfo(group.grid.dtype).max
+        unrounded = group.grid.positions(torch.cat(extract(group.members, images), 1)).clamp(-limit, limit)
+        hair = HAIR * LEVELS_PER_DEVIATION * FINER[group.grid.bits]
+        if float((torch.from_numpy(values) - unrounded.cpu()).abs().max()) > 0.5 + hair:
+            return False
+    expected = model.probabilities([torch.from_numpy(values).to(model.device) for values in positions])
+    return bool(np.abs(found - expected.cpu().numpy()).max() <= TOLERANCE)
+
+
+def with_positions(model: CircleClassifier, path: Path) -> bytes:
+    """The content of the file, opened up: positions on the grid are outputs, too."""
+    onnx = import_onnx()
+    proto = onnx.load(path)
+    for index, group in enumerate(model.groups_):
+        kind = onnx.TensorProto.FLOAT
+        proto.graph.output.append(
+            onnx.helper.make_tensor_value_info(positions_name(index), kind, ["batch", group.size])
+        )
+    return proto.SerializeToString()
 
 
 def speeds(model: CircleClassifier, path: Path, pixels: Tensor, layout: Layout) -> list[Speed]:

@@ -41,7 +41,7 @@ def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
     heads = []
     for index, (group, scores) in enumerate(zip(model.groups_, model._materialised(), strict=True)):
         with graph.scope(f"group{index}"):
-            positions = add_positions(graph, group, images)
+            positions = add_positions(graph, group, images, positions_name(index))
             values = add_scores(graph, scores, graph.cast(positions, "DOUBLE"), head.name)
             heads.append(graph.add("Softmax", graph.add("Div", values, temperature), axis=1))
     average = heads[0]
@@ -60,10 +60,15 @@ def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
     )
 
 
-def add_positions(graph: Graph, group: Group, images: str) -> str:
-    """``Group.positions``: images float32 [N, C, H, W] in [0, 1] -> positions on the grid, float32 [N, size].
+def positions_name(group: int) -> str:
+    """What the graph calls the features of a group, as positions on its grid."""
+    return f"group{group}/positions"
 
-    q = clamp((z - offset) / scale, -L, L), not rounded.
+
+def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
+    """``Group.features``: images float32 [N, C, H, W] in [0, 1] -> positions on the grid, float32 [N, size].
+
+    q = clamp(round((z - offset) / scale), -L, L). ONNX and PyTorch both round halves to the even neighbour.
     """
     members = []
     for index, member in enumerate(group.members):
@@ -71,11 +76,12 @@ def add_positions(graph: Graph, group: Group, images: str) -> str:
             members.append(add_extractor(graph, member, images))
     grid = group.grid
     centred = graph.add("Sub", graph.concat(members, 1), graph.constant(grid.offset, "offset"))
-    positions = graph.add("Div", centred, graph.constant(grid.scale, "scale"))
+    scale = graph.constant(grid.scale, "scale")
     if not group.quantise:
-        return positions
+        return graph.add("Div", centred, scale, name=name)
+    positions = graph.add("Div", centred, scale)
     limit = float(torch.iinfo(grid.dtype).max)
-    return graph.add("Clip", positions, graph.constant(-limit), graph.constant(limit))
+    return graph.add("Clip", graph.add("Round", positions), graph.constant(-limit), graph.constant(limit), name=name)
 
 
 def metadata(model: CircleClassifier, layout: Layout) -> dict[str, str]:

@@ -37,14 +37,10 @@ class Grid:
         """Features [B, size] in units of the grid, unrounded."""
         return (features - self.offset).div_(self.scale)
 
-    def within(self, features: Tensor) -> Tensor:
-        """Features [B, size] in units of the grid, unrounded, none beyond its ends."""
-        limit = torch.iinfo(self.dtype).max
-        return self.positions(features).clamp_(-limit, limit)
-
     def quantise(self, features: Tensor) -> Tensor:
         """Features [B, size] -> int8 or int16 [B, size]."""
-        return self.within(features).round_().to(self.dtype)
+        limit = torch.iinfo(self.dtype).max
+        return self.positions(features).round_().clamp_(-limit, limit).to(self.dtype)
 
 
 def pink_noise(count: int, shape: ImageShape, seed: int = NOISE_SEED) -> Tensor:
