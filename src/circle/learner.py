@@ -14,7 +14,7 @@ from torch import Tensor
 
 from circle.config import Config
 from circle.data.decode import ImageConfig
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.extractors import ParameterCount
 from circle.heads import HeadConfig
 from circle.labels import label_array, plain_labels
@@ -175,7 +175,7 @@ class CircleClassifier(ClassifierMixin, Machinery):
             learned = int(self.statistics_[0].counts[self.statistics_[0].classes.index(label)])
             if len(batch) != learned:
                 raise CircleError(
-                    f"class {label!r}: {len(batch)} images given, {learned} learned; expected all of them"
+                    f"class {label!r}: {counted(len(batch), 'image')} given, {learned} learned; expected all of them"
                 )
             self._subtract(batch, labels)
         self.ledger_.discard_class(label)

@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from circle.config import Config
+from circle.config import Config, setting_differences
 from circle.data.batches import ImageBatch, ImageWish
 from circle.data.decode import ImageConfig
 from circle.ensemble import Group, Kept, build_groups
@@ -78,10 +78,8 @@ class Machinery(BaseEstimator):
         for model in (self, other):
             model._require_learned()
             model._require_learning()
-        mine, theirs = self.settings(), other.settings()
-        for name in mine:
-            if mine[name] != theirs[name]:
-                raise CircleError(f"models with different {name} do not combine: {mine[name]} and {theirs[name]}")
+        for name, mine, theirs in setting_differences(self.settings(), other.settings()):
+            raise CircleError(f"models with different {name} do not combine: {mine} and {theirs}")
         for my_group, their_group in zip(self.groups_, other.groups_, strict=True):
             if not (
                 torch.equal(my_group.grid.scale, their_group.grid.scale)

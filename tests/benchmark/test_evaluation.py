@@ -38,5 +38,5 @@ def test_evaluate_equals_score(tmp_path: Path, tiny: Any, make_stream: Any) -> N
 def test_nothing_readable(tmp_path: Path, tiny: Any, stream: Any) -> None:
     (tmp_path / "data" / "a").mkdir(parents=True)
     (tmp_path / "data" / "a" / "x.png").write_bytes(b"x")
-    with pytest.raises(CircleError, match="none of 1 images is readable"):
+    with pytest.raises(CircleError, match="none of 1 image is readable"):
         evaluate(tiny(groups=1).fit(*stream), open_source(tmp_path / "data"))
