@@ -83,6 +83,37 @@ def check_names(given: Iterable[str], known: Iterable[str], kind: str) -> None:
             raise CircleError(f"unknown {kind} {name!r}: {hint}")
 
 
+def setting_differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], within: str = ""
+) -> list[tuple[str, str, str]]:
+    """(name, value in one, value in other) of the settings in ``one`` that differ, as a user gives them.
+
+    Of parts that are not the same one, such as two extractors, the names alone are told.
+
+    >>> setting_differences({"seed": 0, "head": {"name": "slda", "sizes": (2, 4)}},
+    ...                     {"seed": 1, "head": {"name": "slda", "sizes": [2]}})
+    [('seed', '0', '1'), ('head.sizes', '2 4', '2')]
+    """
+    found = []
+    for name, value in one.items():
+        against = other.get(name)
+        if isinstance(value, Mapping) and isinstance(against, Mapping):
+            inner = setting_differences(value, against, f"{within}{name}.")
+            found += [row for row in inner if row[0] == f"{within}{name}.name"] or inner
+        elif _comparable(value) != _comparable(against):
+            found.append((within + name, shown(value), shown(against)))
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value as a user writes it: the items of a tuple with blanks between."""
+    return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def _comparable(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _coerce(value: Any, annotation: Any, where: str) -> Any:
     """Bring a value from TOML or JSON to its declared type, or say what was expected."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

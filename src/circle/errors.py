@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, for messages.
+
+    >>> counted(1, "class"), counted(2, "class"), counted(0, "image"), counted(1200, "step")
+    ('1 class', '2 classes', '0 images', '1,200 steps')
+    """
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 class CircleError(ValueError):
     """Bad input, said in one line: which file or value, and what was expected.
 

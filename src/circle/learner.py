@@ -13,11 +13,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from circle.config import Config
+from circle.config import Config, setting_differences
 from circle.data.batches import ImageBatch, ImageWish
 from circle.data.decode import ImageConfig
 from circle.ensemble import Group, Kept, build_groups
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.extractors import Grid, ImageShape, ParameterCount
 from circle.heads import HeadConfig, Scores, build_head
 from circle.labels import check_one_kind, label_array, plain_labels
@@ -234,7 +234,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
             learned = int(self.statistics_[0].counts[self.statistics_[0].classes.index(label)])
             if len(batch) != learned:
                 raise CircleError(
-                    f"class {label!r}: {len(batch)} images given, {learned} learned; expected all of them"
+                    f"class {label!r}: {counted(len(batch), 'image')} given, {learned} learned; expected all of them"
                 )
             self._subtract(batch, labels)
         self.ledger_.discard_class(label)
@@ -458,10 +458,8 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         for model in (self, other):
             model._require_learned()
             model._require_learning()
-        mine, theirs = self.settings(), other.settings()
-        for name in mine:
-            if mine[name] != theirs[name]:
-                raise CircleError(f"models with different {name} do not combine: {mine[name]} and {theirs[name]}")
+        for name, mine, theirs in setting_differences(self.settings(), other.settings()):
+            raise CircleError(f"models with different {name} do not combine: {mine} and {theirs}")
         for my_group, their_group in zip(self.groups_, other.groups_, strict=True):
             if not (
                 torch.equal(my_group.grid.scale, their_group.grid.scale)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ import torch
 from circle import checkpoint
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source, open_unlabelled
-from circle.errors import CircleError, UnreadableImageError
+from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import check_one_kind
 from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.presets import list_presets
 from circle.statistics import check_room
 
 
@@ -89,7 +91,9 @@ def check_outcome(lesson: Lesson, source: Source) -> None:
     """Whoever had images to learn and could read none wants to know."""
     if not lesson.learned and not lesson.known and not lesson.stopped:
         first = lesson.unreadable[0] if lesson.unreadable else "no image"
-        raise CircleError(f"{source.path}: none of {lesson.total} images is readable ({first}); nothing was learned")
+        raise CircleError(
+            f"{source.path}: none of {counted(lesson.total, 'image')} is readable ({first}); nothing was learned"
+        )
 
 
 def learn_tile(model: CircleClassifier, tile: Sequence[tuple[np.ndarray, Sample]]) -> None:
@@ -159,6 +163,19 @@ def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier,
     return model, twice
 
 
+def preset_of(model: CircleClassifier) -> str | None:
+    """The preset whose extractor, head, groups and members a model has, whatever its seed and image size."""
+
+    def decisive(settings: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name not in ("seed", "image")}
+
+    has = decisive(model.part_settings())
+    for name in list_presets():
+        if decisive(CircleClassifier.from_preset(name).part_settings()) == has:
+            return name
+    return None
+
+
 def _are_one(one: Path, other: Path) -> bool:
     return other.exists() and one.samefile(other)
 
@@ -202,5 +219,7 @@ def class_pixels(path: Path, label: Hashable, model: CircleClassifier) -> torch.
         except UnreadableImageError as error:  # it was skipped when the class was learned, too
             reason = reason or str(error)
     if not pixels:
-        raise CircleError(f"{path}: none of {len(samples)} images is readable ({reason}); nothing was forgotten")
+        raise CircleError(
+            f"{path}: none of {counted(len(samples), 'image')} is readable ({reason}); nothing was forgotten"
+        )
     return torch.from_numpy(np.stack(pixels))

@@ -49,5 +49,5 @@ def test_the_benchmark_and_evaluate_answer_alike_image_by_image(tmp_path: Path, 
 def test_nothing_readable(tmp_path: Path, tiny: Any, stream: Any) -> None:
     (tmp_path / "data" / "a").mkdir(parents=True)
     (tmp_path / "data" / "a" / "x.png").write_bytes(b"x")
-    with pytest.raises(CircleError, match="none of 1 images is readable"):
+    with pytest.raises(CircleError, match="none of 1 image is readable"):
         evaluate(tiny(groups=1).fit(*stream), open_source(tmp_path / "data"))

@@ -152,5 +152,9 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["advise", "--help"]) == 0
     text = capsys.readouterr().out
     assert "Usage: circle advise" in text
-    for flag in ("--budget", "--members-measured", "--plot", "--json", "--extractor.width", "--head.ridge"):
+    for flag in ("--budget", "--members-measured", "--plot", "--json"):
+        assert flag in text
+    assert run(["advise", "--help-all"]) == 0
+    text = capsys.readouterr().out
+    for flag in ("--budget", "--extractor.width", "--head.ridge"):
         assert flag in text

@@ -54,7 +54,7 @@ def test_bad_data(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         (tmp_path / "missing", "No such file"),
         (empty, "empty"),
         (flat, "flat"),
-        (broken, "none of 1 images is readable"),
+        (broken, "none of 1 image is readable"),
         (bomb, "120000000 pixels|60000 x 2000"),
         (numbers, "mixed types"),
         (not_numbers, "nan"),

@@ -42,5 +42,5 @@ def test_forget_errors(model: Path, data: Path, tmp_path: Path, capsys: pytest.C
     (broken / "red" / "a.png").write_bytes(b"no image at all")
     for images in (broken, broken / "red", broken / "red" / "a.png"):
         line = fails(["forget", model, "red", "--images", images], capsys)
-        assert f"{images}: none of 1 images is readable" in line and "a.png: not a readable image" in line
+        assert f"{images}: none of 1 image is readable" in line and "a.png: not a readable image" in line
     assert model.read_bytes() == before

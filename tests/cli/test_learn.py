@@ -109,6 +109,31 @@ def test_flags_and_presets(tmp_path: Path, data: Path, capsys: pytest.CaptureFix
     assert "exists with extractor" in fails(["learn", model, data, "--preset", "small"], capsys)
 
 
+def test_another_preset_than_the_model_was_made_with(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "pets.circle"
+    assert run(["learn", str(model), str(data), "--image-size", "16", "--seed", "3"]) == 0
+    before = model.read_bytes()
+    line = fails(["learn", model, data, "--preset", "best"], capsys)
+    assert f"{model}: was made with preset fast; --preset best cannot be changed later: it differs in " in line
+    assert "{" not in line and "(" not in line and line.endswith("leave --preset out, or choose a new file")
+    line = fails(["learn", model, data, "--preset", "fast", "--groups", "2"], capsys)
+    assert f"{model}: exists with groups = 1, not 2" in line
+    assert run(["learn", str(model), str(data), "--preset", "fast", "--seed", "3"]) == 0
+    assert model.read_bytes() == before
+
+
+def test_one_is_not_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, one = tmp_path / "model", make_folder(tmp_path / "one", 1, classes={"red": (210, 50, 40)})
+    assert run(["learn", str(model), str(one), *FAST]) == 0
+    assert capsys.readouterr().out == f"learned 1 image; {model} knows 1 class from 1 image\n"
+    assert run(["learn", str(model), str(one)]) == 0
+    assert "learned 0 images, 1 was known already" in capsys.readouterr().out
+    assert run(["info", str(model)]) == 0
+    assert "1 image of 1 class" in " ".join(capsys.readouterr().out.split())
+
+
 def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")  # shorter lines cut names in two
     capsys.readouterr()
@@ -205,12 +230,12 @@ def test_ctrl_c_keeps_what_was_learned(
         learn(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(teaching, "TILE", 8)
+        patch.setattr(teaching, "IMAGES_PER_TILE", 8)
         patch.setattr(teaching, "learn_tile", interrupted)
         assert run([*command, "--checkpoint-seconds", "0"]) == 130
     out = capsys.readouterr().out
     assert "stopped: learned 16 images; 20 are left" in out
-    assert "run the same command again to go on" in out
+    assert "run the same command again to resume" in out
     assert CircleClassifier.load(model).samples_ == 16, "what was under way is kept, too"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "model"], "no lock, no leftovers"
     assert run(command) == 0

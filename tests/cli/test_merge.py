@@ -56,4 +56,11 @@ def test_models_that_do_not_merge(model: Path, data: Path, tmp_path: Path, capsy
     assert run(["learn", str(other), str(data), *FAST, "--seed", "1"]) == 0
     line = fails(["merge", model, other, "-o", tmp_path / "out"], capsys)
     assert "different seed do not combine: 0 and 1" in line
+    wider = tmp_path / "wider"
+    assert run(["learn", str(wider), str(data), *FAST, "--set", "extractor.patch_sizes=2,4,8"]) == 0
+    line = fails(["merge", model, wider, "-o", tmp_path / "out"], capsys)
+    assert "models with different extractor.patch_sizes do not combine: " in line and line.endswith(" and 2 4 8")
+    assert run(["learn", str(tmp_path / "fast"), str(data), "--image-size", "16"]) == 0
+    line = fails(["merge", model, tmp_path / "fast", "-o", tmp_path / "out"], capsys)
+    assert line.endswith("models with different extractor.name do not combine: birc2d and local_contrast")
     assert not (tmp_path / "out").exists()

@@ -11,7 +11,7 @@ import torch
 
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source
-from circle.errors import CircleError, UnreadableImageError
+from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import ordered
 from circle.learner import IMAGES_PER_TILE, CircleClassifier
 
@@ -139,5 +139,7 @@ def evaluate(
         result.near[sample.label] += sample.label in best
         report(result)
     if not result.total:
-        raise CircleError(f"{source.path}: none of {len(source)} images is readable ({result.unreadable[0]})")
+        raise CircleError(
+            f"{source.path}: none of {counted(len(source), 'image')} is readable ({result.unreadable[0]})"
+        )
     return result

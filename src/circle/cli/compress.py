@@ -14,7 +14,7 @@ from circle.compression import Compression, CompressionConfig, Validation, compr
 from circle.compression.measure import Timing
 from circle.compression.search import Step, Way
 from circle.data.sources import open_source
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.heads.packed import Weights
 from circle.learner import CircleClassifier
 
@@ -111,7 +111,7 @@ def _explored(classifier: CircleClassifier, images: Path, config: CompressionCon
 
 
 def _table(result: Compression) -> Table:
-    title = f"measured on {result.images:,} images; work: processor time relative to the first row; *: chosen"
+    title = f"measured on {counted(result.images, 'image')}; work: processor time relative to the first row; *: chosen"
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("tried")
     table.add_column("weights")

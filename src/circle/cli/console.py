@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -25,8 +25,11 @@ from rich.text import Text
 
 from circle.checkpoint import atomic_path
 from circle.distributed import processes
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.machine import stop_requests as stop_requests
+
+if TYPE_CHECKING:
+    from circle.learner import CircleClassifier
 
 
 def output() -> Console:
@@ -81,6 +84,11 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part} {small}"
     return f"{whole} s"
+
+
+def knowledge(path: Path, model: CircleClassifier) -> str:
+    """What a model knows, in words."""
+    return f"{path} knows {counted(len(model.classes_), 'class')} from {counted(model.samples_, 'image')}"
 
 
 def remark(console: Console, mark: str, text: str) -> None:

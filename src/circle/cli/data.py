@@ -19,7 +19,7 @@ from circle.data import fetching
 from circle.data.datasets import load_dataset
 from circle.data.places import place
 from circle.data.unpacking import unpacked_here
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 
 app = App(name="data", help="List, fetch and describe data sets.")
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
@@ -109,7 +109,7 @@ def info(name: str, /, *, path: Path | None = None, classes: Path | None = None,
     for part in ("train", "test"):
         fewest, most = facts[part]["fewest"], facts[part]["most"]
         each = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-        table.add_row(part, f"{facts[part]['images']:,} images, {each} per class")
+        table.add_row(part, f"{counted(facts[part]['images'], 'image')}, {each} per class")
     table.add_row("image", f"{height} x {width}, {'grey' if channels == 1 else 'RGB'}")
     table.add_row("files", facts["path"] or "come with scikit-learn")
     if facts["note"]:

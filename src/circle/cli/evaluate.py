@@ -14,7 +14,7 @@ from circle.benchmark.evaluation import Evaluation
 from circle.benchmark.evaluation import evaluate as evaluate_source
 from circle.cli import console
 from circle.data.sources import open_source
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
 
 TABLE = "table"  # what --confusion is given to have the matrix printed
@@ -175,4 +175,4 @@ def _show_accuracy(result: Evaluation) -> None:
             f"among the {result.top_k} most probable classes {100 * result.top_k_accuracy:.2f} % "
             f"({result.near.total():,} of {result.total:,} images)"
         )
-    out.print(f"accuracy {100 * result.accuracy:.2f} % ({result.correct:,} of {result.total:,} images)")
+    out.print(f"accuracy {100 * result.accuracy:.2f} % ({result.correct:,} of {counted(result.total, 'image')})")

@@ -13,9 +13,10 @@ from cyclopts.help import DefaultFormatter, HelpPanel
 from rich.console import Console, ConsoleOptions
 
 from circle.cli import HELP_ALL, was_given
-from circle.config import Config
+from circle.config import Config, setting_differences, shown
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
+from circle.learning import preset_of
 from circle.presets import DEFAULT
 from circle.registry import Kind, entry, list_extractors, list_heads, resolve
 
@@ -72,7 +73,7 @@ def _help(parts: dict[str, dataclasses.Field[Any]], known: int) -> str:
     meanings: dict[str, dict[str, list[str]]] = {}  # by description, then by default: names of parts
     for name, field in parts.items():
         defaults = meanings.setdefault(field.metadata["help"], {})
-        defaults.setdefault(_shown(field.default), []).append(name)
+        defaults.setdefault(shown(field.default), []).append(name)
     texts = []
     for description, defaults in meanings.items():
         names = [name for some in defaults.values() for name in some]
@@ -82,10 +83,6 @@ def _help(parts: dict[str, dataclasses.Field[Any]], known: int) -> str:
             own = "own defaults " + ", ".join(f"{value} for {' and '.join(some)}" for value, some in defaults.items())
         texts.append(f"{who}: {description} ({own})")
     return "; ".join(texts)
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 ExtractorFlags = part_flags("extractor", list_extractors())
@@ -132,7 +129,7 @@ class ModelFlags:
             *part, setting, value = _read_change(change)
             owner = values[part[0]] if part else values
             if owner.get(setting) not in (None, value):
-                raise CircleError(f"--set {change}: was given as {_shown(owner[setting])} before; expected one value")
+                raise CircleError(f"--set {change}: was given as {shown(owner[setting])} before; expected one value")
             owner[setting] = value
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
@@ -149,29 +146,33 @@ class ModelFlags:
     def check_against(self, model: CircleClassifier, path: Path) -> None:
         """Flags for an existing model may only repeat what it has."""
         given = self.given()
-        if "preset" in given:
+        preset = given.pop("preset", None)
+        if preset is not None:
             # Written out in full, so that a preset and a flag are compared alike.
-            wanted = self.new_model()
-            parts = {kind: resolve(kind, getattr(wanted, kind)).to_dict() for kind in ("extractor", "head")}
-            given = (
-                parts
-                | {name: getattr(wanted, name) for name in ("groups", "members", "seed", "quantise")}
-                | {name: value for name, value in given.items() if name not in ("preset", "extractor", "head")}
-            )
+            given = {**given, **self.new_model().part_settings()}
         image = model.image_
         has = {**model.settings(), "image_size": image.height, "channels": image.channels}
         has |= {"aspect": image.aspect, "background": image.background}
-        for name, value in given.items():
-            wishes = (
-                {f"{name}.{key}": (each, has[name].get(key)) for key, each in value.items()}
-                if isinstance(value, dict)
-                else {name: (value, has[name])}
+        differences = setting_differences(given, has)
+        if not differences:
+            return
+        setting, wanted, actual = differences[0]
+        made_with = None if preset is None else preset_of(model)
+        if preset is None:
+            raise CircleError(
+                f"{path}: exists with {setting} = {actual}, not {wanted}; leave it out or choose a new file"
             )
-            for setting, (wish, actual) in wishes.items():
-                if (list(wish) if isinstance(wish, tuple) else wish) != actual:
-                    raise CircleError(
-                        f"{path}: exists with {setting} = {actual}, not {wish}; leave it out or choose a new file"
-                    )
+        if made_with is None or made_with == preset:
+            raise CircleError(
+                f"{path}: exists with {setting} = {actual}, not {wanted} as --preset {preset} and the other flags say; "
+                "leave them out or choose a new file"
+            )
+        names = [name for name, _, _ in differences]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        raise CircleError(
+            f"{path}: was made with preset {made_with}; --preset {preset} cannot be changed later: "
+            f"it differs in {', '.join(names[:3])}{more}; leave --preset out, or choose a new file"
+        )
 
 
 def _read_change(change: str) -> tuple[Any, ...]:

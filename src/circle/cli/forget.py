@@ -6,6 +6,7 @@ from pathlib import Path
 
 from circle import checkpoint
 from circle.cli import console
+from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import class_pixels, find_label
 
@@ -31,8 +32,8 @@ def forget(model: Path, label: str, /, *, images: Path | None = None) -> int:
         classifier.save(model)
     left = "its scatter left with it" if images is not None else "its anonymous scatter stays in the covariance"
     console.output().print(
-        f"forgot {label}: {before - classifier.samples_:,} images are gone, {left}; "
-        f"{model} knows {len(classifier.classes_):,} classes",
+        f"forgot {label}: {counted(before - classifier.samples_, 'image')} gone, {left}; "
+        f"{model} knows {counted(len(classifier.classes_), 'class')}",
         soft_wrap=True,
     )
     return 0

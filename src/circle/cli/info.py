@@ -11,7 +11,7 @@ from rich.table import Table
 
 from circle import checkpoint
 from circle.cli import console
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
 from circle.model_file import compressed_facts, learning_bytes, prediction_bytes
 from circle.serve.recovery import journal_path, pending_steps
@@ -35,7 +35,7 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     table = Table(show_header=False, box=None)
     kind = "learns and predicts" if facts["kind"] == "learning" else "predicts only"
     table.add_row("model", f"{model} ({kind}, written by circle {facts['version']})")
-    table.add_row("learned", f"{facts['samples']:,} images of {len(facts['classes']):,} classes")
+    table.add_row("learned", f"{counted(facts['samples'], 'image')} of {counted(len(facts['classes']), 'class')}")
     table.add_row("classes", _listed(facts))
     if facts["journal"]:
         table.add_row("journal", facts["journal"])
@@ -87,12 +87,18 @@ def _journal(path: Path, header: dict[str, Any]) -> str | None:
         return str(error)
     if not steps:
         return None
-    return f"{steps:,} steps wait in {journal_path(path).name} and are not in this file yet; `circle serve` adds them"
+    verbs = ("waits", "is") if steps == 1 else ("wait", "are")
+    return (
+        f"{counted(steps, 'step')} {verbs[0]} in {journal_path(path).name} and {verbs[1]} not in this file yet; "
+        f"`circle serve` adds {'it' if steps == 1 else 'them'}"
+    )
 
 
 def _compressed(facts: dict[str, Any]) -> str:
     kept = (
-        "all parts of all groups" if facts["parts"] is None else f"{facts['groups']} groups of {facts['parts']} parts"
+        "all parts of all groups"
+        if facts["parts"] is None
+        else f"{counted(facts['groups'], 'group')} of {counted(facts['parts'], 'part')}"
     )
     return f"weights {facts['weights']}, {kept}, {facts['features']:,} features"
 

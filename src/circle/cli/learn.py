@@ -15,6 +15,7 @@ from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.sources import open_source
 from circle.distributed import processes
+from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import Lesson, teach
 
@@ -34,7 +35,7 @@ def learn(
     """Learn labelled images; creates the model or continues it.
 
     Images of any size and kind become the model's size and channels. Ctrl-C keeps all that was learned; running
-    the same command again goes on where it stopped, and learns no image twice. Started by torchrun, all processes
+    the same command again resumes where it stopped, and learns no image twice. Started by torchrun, all processes
     learn one model.
 
     Parameters
@@ -110,13 +111,18 @@ def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
 
 
 def _summary(lesson: Lesson, classifier: CircleClassifier, model: Path) -> str:
-    parts = [f"learned {lesson.learned:,} images"]
+    parts = [f"learned {counted(lesson.learned, 'image')}"]
     if lesson.known:
-        parts.append(f"{lesson.known:,} were known already")
+        parts.append(f"{lesson.known:,} {_were(lesson.known)} known already")
     if lesson.unreadable:
-        parts.append(f"{len(lesson.unreadable):,} unreadable were skipped")
+        parts.append(f"{len(lesson.unreadable):,} unreadable {_were(len(lesson.unreadable))} skipped")
     text = ", ".join(parts)
     if lesson.stopped:
         left = lesson.total - lesson.looked_at
-        return f"stopped: {text}; {left:,} are left. All of it is kept: run the same command again to go on."
-    return f"{text}; {model} knows {len(classifier.classes_):,} classes from {classifier.samples_:,} images"
+        verb = "is" if left == 1 else "are"
+        return f"stopped: {text}; {left:,} {verb} left. All of it is kept: run the same command again to resume."
+    return f"{text}; {console.knowledge(model, classifier)}"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from circle.cli import console
+from circle.errors import counted
 from circle.learning import merge_files
 
 
@@ -36,9 +37,9 @@ def merge(
     merged, twice = merge_files([first, second, *more], output)
     if twice:
         console.remark(
-            console.messages(), "note", f"{twice:,} images had been learned by more than one model and count twice now"
+            console.messages(),
+            "note",
+            f"{counted(twice, 'image')} had been learned by more than one model; each counts twice now",
         )
-    console.output().print(
-        f"{output} knows {len(merged.classes_):,} classes from {merged.samples_:,} images", soft_wrap=True
-    )
+    console.output().print(console.knowledge(output, merged), soft_wrap=True)
     return 0

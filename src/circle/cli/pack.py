@@ -27,7 +27,7 @@ def pack(model: Path, output: Path, /, *, force: Annotated[bool, Parameter(negat
     CircleClassifier.load(model).save(output, for_prediction=True)
     console.output().print(
         f"{output}: {console.size(output.stat().st_size)}, predicts only; {model} has "
-        f"{console.size(model.stat().st_size)} and goes on learning",
+        f"{console.size(model.stat().st_size)} and keeps learning",
         soft_wrap=True,
     )
     return 0

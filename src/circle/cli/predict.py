@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from circle.benchmark.evaluation import most_probable, probabilities
 from circle.cli import console
 from circle.data.sources import open_unlabelled
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
 
 
@@ -68,7 +68,7 @@ def predict(
     if as_json:
         print(json.dumps([_plain(name, ranked) for name, ranked in rows], indent=2))
     elif csv is not None and rows:
-        console.output().print(f"{csv}: predictions of {len(rows):,} images", soft_wrap=True)
+        console.output().print(f"{csv}: predictions of {counted(len(rows), 'image')}", soft_wrap=True)
     elif rows:
         console.output().print(_table(rows))
     for reason in unreadable:
