@@ -26,7 +26,7 @@ class _InHelpAll(DefaultFormatter):
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
         if was_given(HELP_ALL):
-            super().__call__(console, options, panel)
+            DefaultFormatter()(console, options, panel)  # a new one: it remembers the widths of its first table
 
 
 _MODEL = Group("Settings of a new model", sort_key=10)
