@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from calling import FAST, fails, make_folder
 from PIL import Image
+from rich.console import Console
 
 import circle
 from circle import CircleClassifier
@@ -135,7 +136,7 @@ def test_one_is_not_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "250")  # shorter lines cut names in two
+    monkeypatch.setattr("circle.cli.app.console", Console(width=250))  # shorter lines cut names in two
     capsys.readouterr()
     assert run(["learn", "--help-all"]) == 0
     text = capsys.readouterr().out
@@ -149,7 +150,7 @@ def test_every_setting_has_a_flag(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_the_short_help_fits_on_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setattr("circle.cli.app.console", Console(width=250))
     capsys.readouterr()
     assert run(["learn", "--help"]) == 0
     text = capsys.readouterr().out
