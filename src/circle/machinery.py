@@ -166,8 +166,7 @@ class Machinery(BaseEstimator):
         return Statistics(
             group.size,
             exact=self.quantise,
-            class_moments=head.class_moments,
-            unit_sums=head.unit_sums,
+            parts=head.parts,
             device=self.device,
         )
 
