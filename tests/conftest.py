@@ -129,7 +129,7 @@ from circle.benchmark.distributed_groups import GroupCircle
 from circle.cli import run
 
 torch.set_num_threads(1)
-teaching.TILE = 16
+teaching.IMAGES_PER_TILE = 16
 
 def signalled(step, number, nth):
     left = [nth]

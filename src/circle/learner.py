@@ -300,8 +300,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         return Statistics(
             group.size,
             exact=self.quantise,
-            class_moments=head.class_moments,
-            unit_sums=head.unit_sums,
+            parts=head.parts,
             device=self.device,
         )
 

@@ -18,7 +18,7 @@ from circle.heads.scores import SCORES
 from circle.labels import decode_labels, encode_labels
 from circle.ledger import Ledger
 from circle.registry import resolve
-from circle.statistics import Statistics
+from circle.statistics import Statistics, parts_named
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
@@ -175,15 +175,12 @@ def _restore_heads(
 def _restore_statistics(
     model: CircleClassifier, tensors: dict[str, Tensor], header: dict[str, Any], classes: list[Any]
 ) -> None:
-    head = model._head_config()
+    parts = parts_named(model._head_config().parts)
     model.statistics_ = [
         Statistics.from_parts(
             classes,
             tensors["counts"],
-            tensors[f"group{index}.sums"],
-            tensors[f"group{index}.triangle"],
-            class_triangles=tensors[f"group{index}.class_triangles"] if head.class_moments else None,
-            unit_sums=tensors[f"group{index}.unit_sums"] if head.unit_sums else None,
+            **{part.name: tensors[f"group{index}.{part.name}"] for part in parts},
             orphan_degrees=header["orphan_degrees"][index],
             exact=model.quantise,
             device=model.device,

@@ -22,7 +22,7 @@ def head(request: pytest.FixtureRequest) -> Head:
 
 def empty(head: Head) -> Statistics:
     """Statistics with what the head needs, and nothing more."""
-    return Statistics(12, class_moments=head.config.class_moments, unit_sums=head.config.unit_sums)
+    return Statistics(12, parts=head.config.parts)
 
 
 def statistics_of(head: Head, labels: list[str], seed: int = 0) -> tuple[Statistics, torch.Tensor]:

@@ -35,7 +35,7 @@ def scored() -> Scored:
     """Scores [Q, C] of queries by a head that has learned values and labels."""
 
     def score(config: Config, values: np.ndarray, labels: np.ndarray, queries: np.ndarray) -> np.ndarray:
-        statistics = Statistics(values.shape[1], class_moments=True, unit_sums=True)
+        statistics = Statistics(values.shape[1], parts=("class_triangles", "unit_sums"))
         statistics.update(torch.from_numpy(values), labels.tolist())
         return build_head(config).materialise(statistics)(torch.from_numpy(queries)).numpy()
 

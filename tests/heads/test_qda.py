@@ -69,7 +69,7 @@ def test_needs_class_moments_and_memory(monkeypatch: pytest.MonkeyPatch) -> None
     plain.update(torch.ones(3, 2, dtype=torch.int8), ["a"] * 3)
     with pytest.raises(CircleError, match="'qda' needs second moments of each class"):
         QDA(QDAConfig()).materialise(plain)
-    kept = Statistics(2, class_moments=True)
+    kept = Statistics(2, parts=("class_triangles",))
     kept.update(torch.eye(2, dtype=torch.int8), ["a", "a"])
     monkeypatch.setattr("circle.machine.available_memory", lambda: 100)
     with pytest.raises(CircleError, match="covariances of 1 classes with 2 features: needs .* GB .*slda"):

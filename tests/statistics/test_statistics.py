@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from circle.errors import CircleError
-from circle.statistics import TILE, Statistics
+from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 from circle.statistics.second_moment import STRIP
 
 
@@ -27,7 +27,10 @@ def learned(values: torch.Tensor, labels: list, batch: int | None = None) -> Sta
 
 def test_sums_are_those_of_integer_arithmetic() -> None:
     size = STRIP + 70  # more than one strip, the last one ragged
-    values, labels = features(TILE + 300, size), [index % 5 for index in range(TILE + 300)]
+    values, labels = (
+        features(SAMPLES_PER_PRODUCT + 300, size),
+        [index % 5 for index in range(SAMPLES_PER_PRODUCT + 300)],
+    )
     statistics = learned(values, labels)
     whole = values.numpy().astype(np.int64)
     assert np.array_equal(statistics.second_moment().numpy(), (whole.T @ whole).astype(np.float64))
@@ -40,7 +43,7 @@ def test_sums_are_those_of_integer_arithmetic() -> None:
 def test_sixteen_bits_are_exact_too() -> None:
     size = STRIP + 70
     random = torch.Generator().manual_seed(0)
-    values = torch.randint(-32767, 32768, (TILE + 300, size), generator=random).to(torch.int16)
+    values = torch.randint(-32767, 32768, (SAMPLES_PER_PRODUCT + 300, size), generator=random).to(torch.int16)
     values[:, :2] = 32767  # the largest sums there are
     labels = [index % 5 for index in range(len(values))]
     statistics = learned(values, labels)
@@ -61,10 +64,14 @@ def test_eight_and_sixteen_bits_may_follow_each_other() -> None:
 
 def test_extreme_values_stay_exact() -> None:
     """A full tile of the largest products is the worst case of the float32 argument."""
-    values = torch.full((TILE, 3), 127, dtype=torch.int8)
+    values = torch.full((SAMPLES_PER_PRODUCT, 3), 127, dtype=torch.int8)
     values[::2, 1] = -127
-    statistics = learned(torch.cat([values] * 3), ["a"] * 3 * TILE)
-    assert statistics.second_moment()[0].tolist() == [3 * TILE * 127**2, 0, 3 * TILE * 127**2]
+    statistics = learned(torch.cat([values] * 3), ["a"] * 3 * SAMPLES_PER_PRODUCT)
+    assert statistics.second_moment()[0].tolist() == [
+        3 * SAMPLES_PER_PRODUCT * 127**2,
+        0,
+        3 * SAMPLES_PER_PRODUCT * 127**2,
+    ]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1024])
@@ -127,10 +134,10 @@ def test_the_buffer_does_not_show() -> None:
 
 
 def test_shorter_products_elsewhere_do_not_come_here() -> None:
-    values = features(TILE, 30)
+    values = features(SAMPLES_PER_PRODUCT, 30)
     torch.set_float32_matmul_precision("medium")
     try:
-        found = learned(values, ["a"] * TILE).second_moment()
+        found = learned(values, ["a"] * SAMPLES_PER_PRODUCT).second_moment()
         assert torch.get_float32_matmul_precision() == "medium", "the setting is the user's"
     finally:
         torch.set_float32_matmul_precision("highest")
@@ -190,14 +197,17 @@ def test_float_statistics_are_close() -> None:
 
 
 def everything(values: torch.Tensor, labels: list) -> Statistics:
-    statistics = Statistics(values.shape[1], class_moments=True, unit_sums=True)
+    statistics = Statistics(values.shape[1], parts=("class_triangles", "unit_sums"))
     statistics.update(values, labels)
     return statistics
 
 
 def test_class_moments_are_those_of_integer_arithmetic() -> None:
     size = STRIP + 30
-    values, labels = features(TILE + 100, size), [index % 3 for index in range(TILE + 100)]
+    values, labels = (
+        features(SAMPLES_PER_PRODUCT + 100, size),
+        [index % 3 for index in range(SAMPLES_PER_PRODUCT + 100)],
+    )
     statistics = everything(values, labels)
     for label in range(3):
         mine = values[torch.tensor(labels) == label].numpy().astype(np.int64)
@@ -228,7 +238,7 @@ def test_algebra_of_everything(labels: list[str], cut: float, seed: int) -> None
     assert whole - second == first
     assert Statistics.from_parts(whole.classes, whole.counts, **whole.parts()) == whole
     assert whole.copy() == whole
-    assert whole - whole == Statistics(5, class_moments=True, unit_sums=True)
+    assert whole - whole == Statistics(5, parts=("class_triangles", "unit_sums"))
     gone = whole.copy()
     gone.remove(labels[0])
     assert gone.classes == sorted(set(labels) - {labels[0]})
@@ -250,10 +260,10 @@ def test_equality_sees_every_part() -> None:
 @pytest.mark.parametrize("size", [7, STRIP * 2 + 40])
 def test_a_selection_of_features_is_as_if_learned_alone(size: int) -> None:
     values, labels = features(60, size), [index % 4 for index in range(60)]
-    whole = Statistics(size, class_moments=True)
+    whole = Statistics(size, parts=("class_triangles",))
     whole.update(values, labels)
     columns = torch.randperm(size, generator=torch.Generator().manual_seed(1))[: size // 2 + 1].sort().values
-    alone = Statistics(len(columns), class_moments=True)
+    alone = Statistics(len(columns), parts=("class_triangles",))
     alone.update(values[:, columns], labels)
     assert whole.select(columns) == alone
     assert learned(values, labels).select(columns) == learned(values[:, columns], labels)
@@ -267,9 +277,9 @@ def test_impossible_selections_are_refused(columns: list[int]) -> None:
 
 def test_parts_not_kept_are_asked_for_in_vain() -> None:
     plain = learned(features(5, 3), list("aabbb"))
-    with pytest.raises(CircleError, match="without second moments of classes"):
+    with pytest.raises(CircleError, match="without second moments of each class"):
         plain.class_second_moment("a")
-    with pytest.raises(CircleError, match="without the sums of unit vectors"):
+    with pytest.raises(CircleError, match="without sums of unit vectors"):
         plain.unit_sums()
     with pytest.raises(CircleError, match="cannot be cut"):
         everything(features(5, 3), list("aabbb")).select(torch.tensor([0]))
@@ -293,7 +303,7 @@ def test_classes_that_do_not_fit_are_refused_before_anything_changes(monkeypatch
 def test_a_renamed_class_keeps_every_number() -> None:
     features = torch.randint(-127, 128, (12, 5), dtype=torch.int8)
     labels = ["cat", "dog", "eel"] * 4
-    found, expected = (Statistics(5, class_moments=True, unit_sums=True) for _ in range(2))
+    found, expected = (Statistics(5, parts=("class_triangles", "unit_sums")) for _ in range(2))
     found.update(features, labels)
     found.rename("cat", "zebra")
     expected.update(features, ["zebra" if label == "cat" else label for label in labels])

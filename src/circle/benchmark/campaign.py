@@ -210,7 +210,7 @@ def estimate(
     classes = len(stream.order)
     head = classifier.members * member_of(classifier, stream.dataset).size
     statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
-    if getattr(resolve("head", classifier.head), "class_moments", False):
+    if "class_triangles" in getattr(resolve("head", classifier.head), "parts", ()):
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
         statistics += 8 * classes * (head * (head + STRIP) // 2 + head**2)
     memory = (

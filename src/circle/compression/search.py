@@ -243,7 +243,7 @@ def _possible_ways(workshop: Workshop, config: CompressionConfig) -> list[Way]:
         refused["groups"] = "the model has one group"
     if not workshop.learning:
         refused["parts"] = "this model only predicts: expected the learning model it was made from"
-    elif model.statistics_[0].has_unit_sums:
+    elif not model.statistics_[0].selectable:
         refused["parts"] = f"statistics of the head {head!r} cannot be cut"
     elif len(workshop.columns) == len(model.groups_):
         refused["parts"] = f"every group is one indivisible {model.groups_[0].members[0].config.name!r}"

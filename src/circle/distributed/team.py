@@ -7,7 +7,7 @@ go through gloo; statistics are summed by gloo on CPUs and by NCCL on GPUs. Noth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from circle.distributed import processes
 from circle.errors import CircleError, LostProcessError, ToldElsewhereError
-from circle.labels import decode_labels, encode_labels, ordered
+from circle.labels import decode_labels, encode_labels
 from circle.learner import CircleClassifier
-from circle.statistics import Statistics
+from circle.statistics import Statistics, sum_across
 
 Value = TypeVar("Value")
 
@@ -116,46 +116,16 @@ class Team:
         return tensors
 
     def summed(self, statistics: Sequence[Statistics]) -> list[Statistics]:
-        """The sum of what all processes have learned, one of each group: bitwise that of one process.
+        """The sum of what all processes have learned, one of each group: bitwise that of one process."""
 
-            n, T_j, M_j = sum_r n^(r), T_j^(r), M_j^(r)
+        def gather(classes: list[Hashable]) -> list[list[Hashable]]:
+            return [decode_labels(each["classes"]) for each in self.exchange({"classes": encode_labels(classes)})]
 
-        All of it is whole numbers, so one all_reduce of an int64 vector is exact in any order. The classes that the
-        processes have seen may differ: their union in canonical order gives the rows.
-        """
-        mine = statistics[0].classes
-        answers = self.exchange({"classes": encode_labels(mine)})
-        classes = ordered({label for answer in answers for label in decode_labels(answer["classes"])})
-        position = {label: row for row, label in enumerate(classes)}
-        rows = torch.tensor([position[label] for label in mine], dtype=torch.int64)
-        shapes = [part for each in statistics for part in _part_shapes(each, len(classes))]
-        lengths = [len(classes), len(statistics), *(shape.numel() for _, shape in shapes)]
-        vector = torch.zeros(sum(lengths), dtype=torch.int64, device=self.device)
-        counts, orphans, *views = vector.split(lengths)
-        parts = [view.view(shape) for view, (_, shape) in zip(views, shapes, strict=True)]
-        counts[rows] = statistics[0].counts.to(self.device)
-        orphans.copy_(torch.tensor([each.orphan_degrees for each in statistics]))
-        values = (part for each in statistics for part in each.parts().values())
-        for (name, _), target, value in zip(shapes, parts, values, strict=True):
-            if name == "triangle":
-                target.copy_(value)
-            elif mine:
-                target[rows] = value.to(torch.int64)
-        with self._reaching():
-            dist.all_reduce(vector)
-        result, summed = [], iter(parts)
-        for each, orphan in zip(statistics, orphans.tolist(), strict=True):
-            sums = {name: next(summed) for name, _ in _part_shapes(each, len(classes))}
-            result.append(
-                Statistics.from_parts(
-                    *(classes, counts, sums["sums"], sums["triangle"]),
-                    class_triangles=sums.get("class_triangles"),
-                    unit_sums=sums.get("unit_sums"),
-                    orphan_degrees=orphan,
-                    device=each.device,
-                )
-            )
-        return result
+        def all_reduce(vector: Tensor) -> None:
+            with self._reaching():
+                dist.all_reduce(vector)
+
+        return sum_across(statistics, gather, all_reduce, self.device)
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -189,18 +159,6 @@ def require_exact(model: CircleClassifier) -> None:
     """Refuse what several processes could not add up to the model of one."""
     if not model.quantise:
         raise CircleError("quantise = False: float sums depend on their order; several processes expect --quantise")
-
-
-def _part_shapes(statistics: Statistics, classes: int) -> list[tuple[str, torch.Size]]:
-    """Names and shapes of :meth:`Statistics.parts`, in their order, with this number of classes."""
-    size = statistics.size
-    triangle = size * (size + 1) // 2
-    shapes = [("sums", torch.Size([classes, size])), ("triangle", torch.Size([triangle]))]
-    if statistics.has_class_moments:
-        shapes.append(("class_triangles", torch.Size([classes, triangle])))
-    if statistics.has_unit_sums:
-        shapes.append(("unit_sums", torch.Size([classes, size])))
-    return shapes
 
 
 @contextmanager

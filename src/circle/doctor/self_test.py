@@ -8,7 +8,7 @@ import torch
 
 from circle.doctor.finding import Finding
 from circle.extractors import ImageShape, LocalContrastConfig, build_extractor, pink_noise
-from circle.statistics import TILE, Statistics
+from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 
 GROUP = "self-test"
 
@@ -32,8 +32,8 @@ def gemm_rate(device: str = "cpu", size: int = 768, repeats: int = 3) -> Finding
 def exact_products(device: str = "cpu", size: int = 96) -> Finding:
     """Is M = sum_i z_i z_i^T of int8 features the same integers as in int64 arithmetic, at the ends of the range?"""
     generator = torch.Generator().manual_seed(0)
-    features = torch.randint(-127, 128, (TILE + 77, size), generator=generator, dtype=torch.int8)
-    features[:TILE, :2] = 127  # the largest sums that a tile can hold
+    features = torch.randint(-127, 128, (SAMPLES_PER_PRODUCT + 77, size), generator=generator, dtype=torch.int8)
+    features[:SAMPLES_PER_PRODUCT, :2] = 127  # the largest sums that a tile can hold
     statistics = Statistics(size, device=device)
     statistics.update(features.to(device), [0] * len(features))
     wide = features.to(torch.int64)

@@ -10,6 +10,7 @@ from circle.config import Config, option
 from circle.errors import CircleError
 from circle.heads.scores import Scores
 from circle.registry import entry
+from circle.statistics.parts import parts_named
 
 if TYPE_CHECKING:
     from circle.statistics import Statistics
@@ -24,9 +25,8 @@ class HeadConfig(Config):
     ridge without intercept) or about units (Euclidean, anything with a ridge) that is what z means.
     """
 
-    #: What the head needs besides counts, sums and the second moment of all samples together.
-    class_moments: ClassVar[bool] = False
-    unit_sums: ClassVar[bool] = False
+    #: Names of the parts (:mod:`circle.statistics.parts`) that the head needs besides those that are always kept.
+    parts: ClassVar[tuple[str, ...]] = ()
 
     temperature: float = option(1.0, "scores are divided by it before the softmax; above 1 is less certain")
 
@@ -35,11 +35,11 @@ class HeadConfig(Config):
 
     def check_statistics(self, statistics: Statistics) -> None:
         """Refuse statistics that lack what this head needs."""
-        if (self.class_moments and not statistics.has_class_moments) or (
-            self.unit_sums and not statistics.has_unit_sums
-        ):
-            missing = "second moments of each class" if self.class_moments else "sums of unit vectors"
-            raise CircleError(f"head {self.name!r} needs {missing}, which were not kept: learn with this head")
+        for part in parts_named(self.parts):
+            if part.name not in statistics.kept:
+                raise CircleError(
+                    f"head {self.name!r} needs {part.described()}, which were not kept: learn with this head"
+                )
 
     def numbers(self, classes: int, size: int) -> int:
         """Learned numbers in the materialised head, biases aside."""

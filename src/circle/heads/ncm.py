@@ -41,7 +41,7 @@ class CosineNCMConfig(HeadConfig):
     """Settings of the cosine nearest-class-mean head; the paper's tau is 1 / temperature."""
 
     name: ClassVar[str] = "cosine_ncm"
-    unit_sums: ClassVar[bool] = True
+    parts: ClassVar[tuple[str, ...]] = ("unit_sums",)
 
     temperature: float = option(0.05, "cosines are divided by it before the softmax; the paper's 1 / tau")
 

@@ -21,7 +21,7 @@ from circle.statistics import Statistics
 class QuadraticConfig(HeadConfig):
     """Settings of heads with a covariance for every class, and what those covariances take."""
 
-    class_moments: ClassVar[bool] = True
+    parts: ClassVar[tuple[str, ...]] = ("class_triangles",)
 
     def numbers(self, classes: int, size: int) -> int:
         return classes * (size + size * (size + 1) // 2)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from circle import machine
-from circle.statistics.unit_vectors import unit_vectors
+from circle.statistics.parts import unit_vectors
 
 CLASSES = 8  # that a core scores in one go
 

@@ -38,8 +38,7 @@ from circle.heads import HeadConfig, build_head
 from circle.learner import CircleClassifier
 from circle.machine import available_memory, require_memory
 from circle.registry import resolve
-from circle.statistics import TILE as BUFFERED
-from circle.statistics.second_moment import SecondMoment
+from circle.statistics import SAMPLES_PER_PRODUCT, memory_of, parts_named
 
 Origin = Literal["measured", "sum measured", "extrapolated"]
 LARGEST_VARIANCE = 1.0  # of probability vectors: what the proposition's m/n stands on
@@ -501,7 +500,7 @@ def study(
     roles = assign_roles(images, request.validation, request.limit, request.split_seed)
     config = resolve("head", classifier.head)
     assert isinstance(config, HeadConfig)
-    if config.unit_sums:
+    if not all(part.selectable for part in parts_named(config.parts)):
         raise CircleError(f"head {config.name!r} cannot be judged on groups of all sizes at once: choose another head")
     shape = ImageShape(images.image.channels, images.image.height, images.image.width)
     member = build_extractor(resolve("extractor", classifier.extractor), shape, classifier.seed)
@@ -521,12 +520,11 @@ def study(
 def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> int:
     """Bytes: second moments of all members, those of the largest group with its matrices, held-back features."""
     whole, largest = request.available * size, max(request.sizes()) * size
-    moments = 1 + classes if head.class_moments else 1
-    statistics = moments * SecondMoment.bytes_of(whole) + (8 * classes + BUFFERED) * whole
-    factors = classes * 8 * largest**2 if head.class_moments else 0
+    statistics = memory_of(whole, classes, head.parts) + SAMPLES_PER_PRODUCT * whole
+    factors = classes * 8 * largest**2 if "class_triangles" in head.parts else 0
     # The covariance, its factor and two work spaces, besides the statistics that they are made from. Measured with 16
     # members of 864 features: 7.2 GB at the peak, of which 1.1 GB before anything was learned; this says 7.7 GB.
-    matrices = moments * SecondMoment.bytes_of(largest) + 4 * 8 * largest**2 + factors
+    matrices = memory_of(largest, classes, head.parts) + 4 * 8 * largest**2 + factors
     return statistics + matrices + held_bytes * whole
 
 

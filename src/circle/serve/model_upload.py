@@ -98,13 +98,8 @@ def empty_model_like(settings: dict[str, Any], current: CircleClassifier) -> Cir
 def _check_tensors(path: Path, kind: CircleClassifier, classes: int) -> None:
     """Shapes and types that statistics of this kind have, read from the file's own list."""
     expected: dict[str, tuple[int, ...]] = {"counts": (classes,)}
-    for index, (group, statistics) in enumerate(zip(kind.groups_, kind.statistics_, strict=True)):
-        triangle = group.size * (group.size + 1) // 2
-        expected |= {f"group{index}.sums": (classes, group.size), f"group{index}.triangle": (triangle,)}
-        if statistics.has_class_moments:
-            expected[f"group{index}.class_triangles"] = (classes, triangle)
-        if statistics.has_unit_sums:
-            expected[f"group{index}.unit_sums"] = (classes, group.size)
+    for index, statistics in enumerate(kind.statistics_):
+        expected |= {f"group{index}.{name}": shape for name, shape in statistics.part_shapes(classes).items()}
     try:
         with safe_open(str(path), "pt") as file:
             for name, shape in expected.items():

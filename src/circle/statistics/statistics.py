@@ -1,49 +1,88 @@
 """Additive sufficient statistics of labelled features, exact to the last bit.
 
-For features z_i (int8 or int16, size D) with labels y_i:
+For features z_i (int8 or int16, size D) with labels y_i they hold
 
     n_c = |{i : y_i = c}|        T_c = sum_{y_i = c} z_i        M = sum_i z_i z_i^T
 
-and, for the heads that need them and only for those:
+and what else a head needs: :mod:`circle.statistics.parts` declares all of it.
 
-    M_c = sum_{y_i = c} z_i z_i^T        U_c = sum_{y_i = c} round(2^36 z_i / |z_i|)
-
-Why they are exact: a product of two int8 values is below 2^14, so the sum over a tile of 1,024 samples stays
-below 2^24 and a float32 matrix product of that tile is exact in any order of summation. Tiles are added into
-float64, which is exact below 2^53 (more than 5e11 samples). A product of two int16 values is below 2^30; it is added
-up in float64 from the start, exactly for 8 million samples even if all of them lay at the end of the range, at half
-the speed. Every partial sum is therefore an integer without rounding, and the result cannot depend on sample order,
-batch size, threads, shards or resume points. U is kept in int64: |z|^2 is an integer, its root
-and the quotient are rounded as IEEE prescribes, so every machine agrees.
+Why they are exact: a product of two int8 values is below 2^14, so the sum over 1,024 samples stays below 2^24 and a
+float32 matrix product of them is exact in any order of summation. Such products are added into float64, which is exact
+below 2^53 (more than 5e11 samples). A product of two int16 values is below 2^30; it is added up in float64 from the
+start, exactly for 8 million samples even if all of them lay at the end of the range, at half the speed. Every partial
+sum is therefore an integer without rounding, and the result cannot depend on sample order, batch size, threads, shards
+or resume points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import islice
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from circle.errors import CircleError
-from circle.labels import check_one_kind
+from circle.labels import check_one_kind, ordered
 from circle.machine import require_memory
-from circle.statistics.class_rows import ClassRows
-from circle.statistics.second_moment import SecondMoment
-from circle.statistics.unit_vectors import UNIT
+from circle.statistics.parts import (
+    DECLARED,
+    UNIT,
+    ClassTriangles,
+    Part,
+    Samples,
+    Sums,
+    Triangle,
+    UnitSums,
+    parts_named,
+    with_row,
+)
 
-TILE = 1024  # samples per exact float32 product; 1024 * 127 * 127 < 2^24
+Kind = TypeVar("Kind", bound=Part)
+
+SAMPLES_PER_PRODUCT = 1024  # of which a float32 product is exact: 1024 * 127 * 127 < 2^24
 
 
 class Statistics:
-    """Counts, sums and the second moment of a stream of labelled features.
+    """Counts, sums and second moments of a stream of labelled features.
 
-    ``exact=True`` takes int8 or int16 features. ``exact=False`` takes float32 features, for comparison; its sums round.
-    ``class_moments`` keeps a second moment for every class as well, ``unit_sums`` the sums of features of length one.
+    Samples wait in a buffer before they are multiplied, so that learning one sample at a time costs little more than
+    learning many at once. The sums being exact, nobody can tell.
 
-    Samples wait in a buffer of one tile before they are multiplied, so that learning one sample at a time costs
-    little more than learning many at once. The sums being exact, nobody can tell.
+    Any number of threads may read while one learns: every method is one step that another thread sees done or not
+    begun. For several readings of the same moment, see :func:`held`.
 
+    Parameters
+    ----------
+    size : int
+        Number of features D.
+    exact : bool
+        True: features are int8 or int16 and every sum is exact. False: float32 features, for comparison; sums round.
+    parts : iterable of str
+        Names of parts to keep besides ``sums`` and ``triangle``, which always are; see :mod:`circle.statistics.parts`.
+    device : torch.device or str
+        Where sums are kept and products computed.
+
+    Attributes
+    ----------
+    classes : list
+        Observed classes in canonical order; the rows of ``counts`` and ``sums``.
+    counts : Tensor
+        n, int64 [C].
+    sums : Tensor
+        T, float64 [C, D].
+    kept : tuple of str
+        Names of all parts kept.
+    orphan_degrees : int
+        Degrees of freedom of the scatter of forgotten classes that stayed behind.
+    version : int
+        Grows with every change, so that what was computed from the statistics can be kept.
+
+    Examples
+    --------
     >>> a, b = Statistics(2), Statistics(2)
     >>> a.update(torch.tensor([[1, 2], [3, 4]], dtype=torch.int8), ["cat", "dog"])
     >>> b.update(torch.tensor([[5, 6]], dtype=torch.int8), ["cat"])
@@ -59,182 +98,190 @@ class Statistics:
         size: int,
         *,
         exact: bool = True,
-        class_moments: bool = False,
-        unit_sums: bool = False,
+        parts: Iterable[str] = (),
         device: torch.device | str = "cpu",
     ) -> None:
         self.size = size
         self.exact = exact
         self.device = torch.device(device)
         self.orphan_degrees = 0
-        self.version = 0  # grows with every change, so that what was computed from the statistics can be kept
-        self._rows = ClassRows(size, self.device, class_moments=class_moments, unit_sums=unit_sums)
-        self._moment = SecondMoment(size, self.device)
+        self.version = 0
+        self._index: dict[Hashable, int] = {}  # class -> row; rows stand in the order of arrival, with room after them
+        self._counts = torch.zeros(0, dtype=torch.int64)
+        self._parts: dict[str, Part] = {part.name: part(size, self.device) for part in parts_named(parts)}
         self._buffer: Tensor | None = None
-        self._buffered: list[int] = []
+        self._buffered: list[int] = []  # rows of the samples in the buffer
+        self._lock = threading.RLock()
 
     # -- what was learned ------------------------------------------------------------------------------------
 
     @property
     def classes(self) -> list[Hashable]:
         """Observed classes in canonical order; the rows of ``counts`` and ``sums``."""
-        return self._rows.classes
+        with self._lock:
+            return ordered(self._index)
 
     @property
     def example(self) -> list[Hashable]:
         """One of the observed classes, whichever, or none: its kind is that of all, and nothing is sorted to tell."""
-        return list(islice(self._rows.index, 1))
+        with self._lock:
+            return list(islice(self._index, 1))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the parts kept, in the order of their declarations."""
+        return tuple(self._parts)
 
     @property
     def counts(self) -> Tensor:
         """n, int64 [C]."""
-        self.flush()
-        return self._rows.counts[self._rows.order()]
+        with self._lock:
+            self.flush()
+            return self._counts[self._order()]
 
     @property
     def sums(self) -> Tensor:
         """T, float64 [C, D]."""
-        self.flush()
-        return self._rows.sums[self._rows.order()]
+        return self.part(Sums.name)
 
     @property
     def samples(self) -> int:
-        return int(self._rows.counts.sum()) + len(self._buffered)
+        with self._lock:
+            return int(self._counts.sum()) + len(self._buffered)
 
     @property
     def degrees_of_freedom(self) -> int:
         """N - C of the pooled scatter, the scatter of forgotten classes that stayed behind included."""
-        return self.samples - len(self._rows.index) + self.orphan_degrees
-
-    @property
-    def has_class_moments(self) -> bool:
-        return self._rows.moments is not None
-
-    @property
-    def has_unit_sums(self) -> bool:
-        return self._rows.unit_sums is not None
+        with self._lock:
+            return self.samples - len(self._index) + self.orphan_degrees
 
     def second_moment(self) -> Tensor:
         """M as a full symmetric matrix, float64 [D, D]."""
-        self.flush()
-        return self._moment.full()
+        with self._lock:
+            self.flush()
+            return self._kept(Triangle).moment.full()
 
     def squares(self) -> Tensor:
         """The diagonal of M, float64 [D]."""
-        self.flush()
-        return self._moment.diagonal()
+        with self._lock:
+            self.flush()
+            return self._kept(Triangle).moment.diagonal()
 
     def class_second_moment(self, label: Hashable) -> Tensor:
         """M_c as a full symmetric matrix, float64 [D, D]."""
-        self.flush()
-        return self._rows.kept_moments()[self._rows.index[label]].full()
+        with self._lock:
+            self.flush()
+            return self._kept(ClassTriangles).moments[self._index[label]].full()
 
     def unit_sums(self) -> Tensor:
         """Sums of the features scaled to length one, float64 [C, D]."""
-        self.flush()
-        if self._rows.unit_sums is None:
-            raise CircleError("these statistics were kept without the sums of unit vectors: learn with this head")
-        return self._rows.unit_sums[self._rows.order()].to(torch.float64) / UNIT
+        return self.part(UnitSums.name).to(torch.float64) / UNIT
+
+    def part(self, name: str) -> Tensor:
+        """One part as a file holds it; the rows of a part that is kept by class are ``classes``."""
+        with self._lock:
+            self.flush()
+            return self._kept(DECLARED[name]).to_file(self._order())
 
     def parts(self) -> dict[str, Tensor]:
-        """All that was learned but classes and counts, as a file holds it: ``from_parts`` is the inverse.
+        """All that was learned but classes and counts, as a file holds it: ``from_parts`` is the inverse."""
+        with self._lock:
+            return {name: self.part(name) for name in self._parts}
 
-        ``sums`` [C, D]; ``triangle`` [D (D + 1) / 2], the upper one of M row by row; where they are kept also
-        ``class_triangles`` [C, D (D + 1) / 2] and ``unit_sums``, int64 [C, D]. The rows are ``classes``.
-        """
-        self.flush()
-        parts = {"sums": self.sums, "triangle": self._moment.triangle()}
-        if self._rows.moments is not None:
-            triangles = [self._rows.moments[row].triangle() for row in self._rows.order().tolist()]
-            parts["class_triangles"] = torch.stack(triangles) if triangles else parts["triangle"].new_zeros(0)
-        if self._rows.unit_sums is not None:
-            parts["unit_sums"] = self._rows.unit_sums[self._rows.order()]
-        return parts
+    def part_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of :meth:`parts` with this number of classes."""
+        return {name: part.shape(self.size, classes) for name, part in self._parts.items()}
 
     @classmethod
     def from_parts(
         cls,
         classes: Sequence[Hashable],
         counts: Tensor,
-        sums: Tensor,
-        triangle: Tensor,
         *,
-        class_triangles: Tensor | None = None,
-        unit_sums: Tensor | None = None,
         orphan_degrees: int = 0,
         exact: bool = True,
         device: torch.device | str = "cpu",
+        **parts: Tensor,
     ) -> Statistics:
-        """Inverse of reading ``classes``, ``counts`` and ``parts``."""
-        size = sums.shape[1]
-        for part in (counts, sums, class_triangles, unit_sums):
-            if part is not None and len(part) != len(classes):
-                raise CircleError("statistics of inconsistent sizes: the file is damaged")
-        result = cls(size, exact=exact, device=device)
+        """Inverse of reading ``classes``, ``counts`` and ``parts``; those that are always kept must be among them."""
+        size = parts[Sums.name].shape[-1]
+        result = cls(size, exact=exact, parts=parts, device=device)
+        shapes = result.part_shapes(len(classes))
+        if len(counts) != len(classes) or any(parts[name].shape != shape for name, shape in shapes.items()):
+            raise CircleError("statistics of inconsistent sizes: the file is damaged")
         result.orphan_degrees = orphan_degrees
-        result._moment = SecondMoment.from_triangle(triangle, size, device)
-        rows = result._rows
-        rows.index = {label: row for row, label in enumerate(classes)}
-        rows.counts = counts.to(torch.int64).cpu().clone()
-        rows.sums = sums.to(result.device, torch.float64, copy=True)
-        if class_triangles is not None:
-            rows.moments = [SecondMoment.from_triangle(each, size, device) for each in class_triangles]
-        if unit_sums is not None:
-            if unit_sums.shape != sums.shape:
-                raise CircleError("statistics of inconsistent sizes: the file is damaged")
-            rows.unit_sums = unit_sums.to(result.device, torch.int64, copy=True)
+        result._index = {label: row for row, label in enumerate(classes)}
+        result._counts = counts.to(torch.int64).cpu().clone()
+        for name, part in result._parts.items():
+            part.load(parts[name])
         return result
 
     def select(self, columns: Tensor) -> Statistics:
-        """Statistics of some of the features, ``columns`` int64 [d], ascending: as if only these had been learned.
-
-        Of unit vectors nothing can be said: a part of one does not have length one.
-        """
-        if self.has_unit_sums:
-            raise CircleError("statistics with sums of unit vectors cannot be cut: learn the features wanted alone")
+        """Statistics of some of the features, ``columns`` int64 [d], ascending: as if only these had been learned."""
         ascending = len(columns) > 0 and bool((columns.diff() > 0).all())
         if not ascending or int(columns[0]) < 0 or int(columns[-1]) >= self.size:
             raise CircleError(f"columns of statistics of size {self.size}: expected ascending numbers below it")
-        self.flush()
-        result = Statistics(len(columns), exact=self.exact, device=self.device)
-        result._rows = self._rows.select(columns)
-        result._moment = self._moment.select(columns)
-        result.orphan_degrees = self.orphan_degrees
-        return result
+        with self._lock:
+            self.flush()
+            parts = {name: part.select(columns) for name, part in self._parts.items()}
+            return self._with(parts, size=len(columns), version=0)
+
+    @property
+    def selectable(self) -> bool:
+        """Whether :meth:`select` can tell what some of the features alone would have given."""
+        return all(part.selectable for part in self._parts.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes held while learning: counts, sums, one triangle of every second moment (in strips), the buffer."""
-        buffer = 0 if self._buffer is None else self._buffer.numel() * self._buffer.element_size()
-        return self._rows.nbytes + SecondMoment.bytes_of(self.size) + buffer
+        """Bytes held while learning: counts, all parts, the buffer."""
+        with self._lock:
+            classes = len(self._index)
+            buffer = 0 if self._buffer is None else self._buffer.nbytes
+            return 8 * classes + memory_of(self.size, classes, self._parts) + buffer
 
     def bytes_for(self, labels: Iterable[Hashable]) -> int:
-        """Memory that the second moments of those classes among ``labels`` that are new would take."""
-        return self._rows.bytes_for(labels)
+        """Memory that those classes among ``labels`` that are new would take in parts that only some heads keep."""
+        optional = [part for part in self._parts.values() if not part.always and part.by_class]
+        if not optional:
+            return 0
+        with self._lock:
+            new = len(set(labels) - self._index.keys())
+        return sum(part.bytes_of(self.size, new) for part in optional) if new else 0
+
+    def _order(self) -> Tensor:
+        """Rows in the order of ``classes``, int64 [C]."""
+        return torch.tensor([self._index[label] for label in ordered(self._index)], dtype=torch.int64)
+
+    def _kept(self, kind: type[Kind]) -> Kind:
+        part = self._parts.get(kind.name)
+        if not isinstance(part, kind):
+            raise CircleError(f"these statistics were kept without {kind.described()}: learn with a head that needs it")
+        return part
 
     # -- learning --------------------------------------------------------------------------------------------
 
     def update(self, features: Tensor, labels: Sequence[Hashable]) -> None:
         """Add samples: features [B, D] (int8 or int16, or float32 where not exact), one label each."""
-        self._check(features, labels)
-        check_room([self], labels)
-        self.version += 1
-        for label in labels:
-            if label not in self._rows.index:
-                self._rows.add(label)
-        rows = [self._rows.index[label] for label in labels]
-        if self._buffer is None or self._buffer.dtype != features.dtype:
-            self.flush()
-            self._buffer = torch.empty(TILE, self.size, dtype=features.dtype, device=self.device)
-        start = 0
-        while start < len(rows):
-            filled = len(self._buffered)
-            take = min(TILE - filled, len(rows) - start)
-            self._buffer[filled : filled + take] = features[start : start + take]
-            self._buffered += rows[start : start + take]
-            start += take
-            if len(self._buffered) == TILE:
+        with self._lock:
+            self._check(features, labels)
+            check_room([self], labels)
+            self.version += 1
+            for label in labels:
+                if label not in self._index:
+                    self._append(label)
+            rows = [self._index[label] for label in labels]
+            if self._buffer is None or self._buffer.dtype != features.dtype:
                 self.flush()
+                self._buffer = torch.empty(SAMPLES_PER_PRODUCT, self.size, dtype=features.dtype, device=self.device)
+            start = 0
+            while start < len(rows):
+                filled = len(self._buffered)
+                take = min(SAMPLES_PER_PRODUCT - filled, len(rows) - start)
+                self._buffer[filled : filled + take] = features[start : start + take]
+                self._buffered += rows[start : start + take]
+                start += take
+                if len(self._buffered) == SAMPLES_PER_PRODUCT:
+                    self.flush()
 
     def _check(self, features: Tensor, labels: Sequence[Hashable]) -> None:
         expected = (torch.int8, torch.int16) if self.exact else (torch.float32,)
@@ -247,21 +294,28 @@ class Statistics:
             raise CircleError(f"{len(labels)} labels for {len(features)} images: expected one each")
         check_one_kind([*self.example, *labels])
 
+    def _append(self, label: Hashable) -> None:
+        """A row of zeros for a new class."""
+        row = len(self._index)
+        self._counts = with_row(self._counts, row)
+        for part in self._parts.values():
+            part.append_row(row)
+        self._index[label] = row
+
     def flush(self) -> None:
         """Multiply the waiting samples into the sums; reading does it anyway, timing may want it sooner."""
-        if not self._buffered or self._buffer is None:
-            return
-        # Whoever allows PyTorch faster, shorter products elsewhere must not get them here.
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            wide = torch.float64 if self._buffer.dtype == torch.int16 else torch.float32
-            features = self._buffer[: len(self._buffered)].to(wide)
-            self._rows.update(features, self._buffered)
-            self._moment.add_products(features)
-        finally:
-            torch.set_float32_matmul_precision(precision)
-        self._buffered = []
+        with self._lock:
+            if not self._buffered or self._buffer is None:
+                return
+            with _full_precision():
+                wide = torch.float64 if self._buffer.dtype == torch.int16 else torch.float32
+                features = self._buffer[: len(self._buffered)].to(wide)
+                present, position = torch.tensor(self._buffered).unique(return_inverse=True)
+                self._counts.index_add_(0, present, position.bincount(minlength=len(present)))
+                samples = Samples(features, present.to(self.device), position.to(self.device))
+                for part in self._parts.values():
+                    part.update(samples)
+            self._buffered = []
 
     # -- algebra ---------------------------------------------------------------------------------------------
 
@@ -274,24 +328,56 @@ class Statistics:
         """Statistics of a stream that never held ``other``'s samples; all of them must have been learned."""
         result = self.copy()
         result._accumulate(other, -1)
-        result._rows.drop_empty(exact=self.exact)
+        result._drop_empty()
         return result
 
     def _accumulate(self, other: Statistics, sign: int) -> None:
+        """Add or subtract all that another has learned; only what is there can be subtracted."""
         if self._kind() != other._kind():
             raise CircleError(
                 f"statistics of size {self.size} (exact: {self.exact}) and {other.size} (exact: {other.exact}) "
                 "do not combine: expected the same size and the same parts"
             )
-        check_one_kind([*self.example, *other.example])
-        other.flush()
-        check_room([self], other._rows.index)
-        self.version += 1
-        self._rows.accumulate(other._rows, sign)
-        self._moment.add(other._moment, sign)
-        self.orphan_degrees += sign * other.orphan_degrees
-        if self.orphan_degrees < 0:
-            raise CircleError("the scatter of forgotten classes cannot become negative: not the same statistics")
+        with held(self, other):
+            check_one_kind([*self.example, *other.example])
+            other.flush()
+            check_room([self], other._index)
+            self.version += 1
+            for label in other._index:
+                if label not in self._index:
+                    if sign < 0:
+                        raise CircleError(f"class {label!r} was never learned: it cannot be subtracted")
+                    self._append(label)
+            mine = torch.tensor([self._index[label] for label in other._index], dtype=torch.int64)
+            theirs = torch.tensor(list(other._index.values()), dtype=torch.int64)
+            self._counts.index_add_(0, mine, other._counts[theirs], alpha=sign)
+            for name, part in self._parts.items():
+                part.add(other._parts[name], sign, mine, theirs)
+            self.orphan_degrees += sign * other.orphan_degrees
+            if self.orphan_degrees < 0:
+                raise CircleError("the scatter of forgotten classes cannot become negative: not the same statistics")
+
+    def _drop_empty(self) -> None:
+        """Let classes leave of which nothing is left after a subtraction, and refuse what cannot be."""
+        for label, row in self._index.items():
+            if int(self._counts[row]) < 0:
+                raise CircleError(f"class {label!r}: more samples to subtract than were learned")
+        for label in [label for label, row in self._index.items() if not int(self._counts[row])]:
+            row = self._index[label]
+            if self.exact and not all(part.is_zero(row) for part in self._parts.values()):
+                raise CircleError(f"class {label!r}: these are not the samples that were learned; nothing was changed")
+            self._drop(label)
+
+    def _drop(self, label: Hashable) -> None:
+        """Let the row of a class go and move the last one into its place."""
+        row, last = self._index.pop(label), len(self._index)
+        if row != last:
+            moved = next(name for name, index in self._index.items() if index == last)
+            self._index[moved] = row
+        self._counts[row] = self._counts[last].clone()
+        self._counts[last] = 0
+        for part in self._parts.values():
+            part.drop_row(row, last)
 
     def remove(self, label: Hashable) -> None:
         """Let a class leave: its count and sums go; of M, its mean's part goes and its scatter stays behind.
@@ -301,59 +387,176 @@ class Statistics:
         The pooled covariance keeps the class's anonymous scatter with its n_c - 1 degrees of freedom. Rounding
         to integers keeps every later sum exact; it moves an entry of M by at most one half.
         """
-        if label not in self._rows.index:
-            raise CircleError(f"class {label!r} is not in the model")
-        self.flush()
-        self.version += 1
-        row = self._rows.index[label]
-        count = int(self._rows.counts[row])
-        self._moment.subtract_outer(self._rows.sums[row], count, whole=self.exact)
-        self.orphan_degrees += count - 1
-        self._rows.drop(label)
+        with self._lock:
+            if label not in self._index:
+                raise CircleError(f"class {label!r} is not in the model")
+            self.flush()
+            self.version += 1
+            row = self._index[label]
+            count, total = int(self._counts[row]), self._kept(Sums).rows[row]
+            for part in self._parts.values():
+                part.forget(total, count, whole=self.exact)
+            self.orphan_degrees += count - 1
+            self._drop(label)
 
     def rename(self, label: Hashable, new: Hashable) -> None:
         """Give a class another label; every count and sum stays as it is."""
-        if label not in self._rows.index:
-            raise CircleError(f"class {label!r} is not in the model")
-        if new in self._rows.index:
-            raise CircleError(f"class {new!r} is in the model already: expected a name that is free")
-        check_one_kind([label, new])
-        self.version += 1  # the order of the classes may be another
-        self._rows.rename(label, new)
+        with self._lock:
+            if label not in self._index:
+                raise CircleError(f"class {label!r} is not in the model")
+            if new in self._index:
+                raise CircleError(f"class {new!r} is in the model already: expected a name that is free")
+            check_one_kind([label, new])
+            self.version += 1  # the order of the classes may be another
+            self._index[new] = self._index.pop(label)
+
+    # -- copies and comparison -------------------------------------------------------------------------------
 
     def copy(self) -> Statistics:
-        self.flush()
+        """Statistics of their own with the same lessons; ``copy.copy`` gives the same."""
+        with self._lock:
+            self.flush()
+            return self._with({name: part.copy() for name, part in self._parts.items()})
+
+    __copy__ = copy
+
+    def _with(self, parts: dict[str, Part], **changes: Any) -> Statistics:
+        """The same classes, counts and settings but for ``changes``, with these parts and nothing in the buffer."""
         result = Statistics.__new__(Statistics)
-        result.__dict__.update(self.__dict__)
-        result._rows, result._moment = self._rows.copy(), self._moment.copy()
-        result._buffer, result._buffered = None, []
+        result.__setstate__({**self.__getstate__(), "_parts": parts, **changes})
+        result._index, result._counts = dict(self._index), self._counts.clone()
         return result
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickling and ``copy.deepcopy``: locks cannot be copied, and the buffer is not worth it."""
+        with self._lock:
+            self.flush()
+            return {name: value for name, value in vars(self).items() if name not in ("_lock", "_buffer", "_buffered")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=threading.RLock(), _buffer=None, _buffered=[])
 
     def __eq__(self, other: object) -> bool:
         """Bitwise equality of everything learned, whatever the order of arrival."""
         if not isinstance(other, Statistics):
             return NotImplemented
-        self.flush()
-        other.flush()
-        return (
-            (self._kind(), self.orphan_degrees) == (other._kind(), other.orphan_degrees)
-            and self._rows == other._rows
-            and self._moment == other._moment
-        )
+        with held(self, other):
+            self.flush()
+            other.flush()
+            if (self._kind(), self.orphan_degrees) != (other._kind(), other.orphan_degrees):
+                return False
+            if self.classes != other.classes:
+                return False
+            mine, theirs = self._order(), other._order()
+            return torch.equal(self._counts[mine], other._counts[theirs]) and all(
+                part.equals(other._parts[name], mine, theirs) for name, part in self._parts.items()
+            )
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    def _kind(self) -> tuple[int, bool, bool, bool]:
-        return self.size, self.exact, self.has_class_moments, self.has_unit_sums
+    def _kind(self) -> tuple[int, bool, tuple[str, ...]]:
+        return self.size, self.exact, self.kept
+
+
+@contextmanager
+def held(*statistics: Statistics) -> Iterator[None]:
+    """Let no other thread change these statistics during a block: all that is read in it is of one moment."""
+    with ExitStack() as stack:
+        for each in sorted(statistics, key=id):  # in one order everywhere, so that no two threads wait for each other
+            stack.enter_context(each._lock)
+        yield
+
+
+def memory_of(size: int, classes: int, parts: Iterable[str] = ()) -> int:
+    """Bytes that these parts, and those that are always kept, take while learning; counts and buffer aside."""
+    return sum(part.bytes_of(size, classes) for part in parts_named(parts))
 
 
 def check_room(statistics: Sequence[Statistics], labels: Iterable[Hashable]) -> None:
-    """Refuse new classes whose second moments do not fit into memory, before any of them is allocated."""
+    """Refuse new classes for which a head keeps more than memory holds, before any of it is allocated."""
     labels = set(labels)
     needed = sum(each.bytes_for(labels) for each in statistics)
     if needed:
+        size = statistics[0].size
+        optional = [part for part in parts_named(statistics[0].kept) if part.by_class and not part.always]
+        largest = max(optional, key=lambda part: part.row_bytes(size))
         require_memory(
             needed,
-            f"second moments of {len(labels)} classes with {statistics[0].size:,} features",
+            f"{largest.title} of {len(labels)} classes with {size:,} features",
             "use a shorter feature (projection_size), or a head that needs none of each class (slda)",
         )
+
+
+def sum_across(
+    statistics: Sequence[Statistics],
+    gather: Callable[[list[Hashable]], list[list[Hashable]]],
+    all_reduce: Callable[[Tensor], object],
+    device: torch.device | str,
+) -> list[Statistics]:
+    """The sum of what several processes have learned, one of each group: bitwise that of one process.
+
+        n, T_j, M_j, ... = sum_r n^(r), T_j^(r), M_j^(r), ...
+
+    All of it is whole numbers, so one all_reduce of an int64 vector is exact in any order. The classes that the
+    processes have seen may differ: their union in canonical order gives the rows.
+
+    Parameters
+    ----------
+    statistics : sequence of Statistics
+        This process's, one of each group, all of the same samples.
+    gather : callable
+        Gives the classes of all processes for those of this one.
+    all_reduce : callable
+        Adds up a vector, int64 on ``device``, over all processes, in place.
+    device : torch.device or str
+        Where that vector is.
+    """
+    mine = statistics[0].classes
+    classes = ordered({label for theirs in gather(mine) for label in theirs})
+    position = {label: row for row, label in enumerate(classes)}
+    rows = torch.tensor([position[label] for label in mine], dtype=torch.int64)
+    shapes = [each.part_shapes(len(classes)) for each in statistics]
+    sizes = [torch.Size(shape).numel() for each in shapes for shape in each.values()]
+    vector = torch.zeros(len(classes) + len(statistics) + sum(sizes), dtype=torch.int64, device=device)
+    counts, orphans, *views = vector.split([len(classes), len(statistics), *sizes])
+    flat = iter(views)
+    sums = [{name: next(flat).view(shape) for name, shape in each.items()} for each in shapes]
+    counts[rows] = statistics[0].counts.to(device)
+    orphans.copy_(torch.tensor([each.orphan_degrees for each in statistics]))
+    for each, targets in zip(statistics, sums, strict=True):
+        for name, values in each.parts().items():
+            if DECLARED[name].by_class:
+                targets[name][rows] = values.to(device, torch.int64)
+            else:
+                targets[name].copy_(values)
+    all_reduce(vector)
+    return [
+        Statistics.from_parts(classes, counts, orphan_degrees=orphan, exact=True, device=each.device, **targets)
+        for each, orphan, targets in zip(statistics, orphans.tolist(), sums, strict=True)
+    ]
+
+
+_precision_lock = threading.Lock()
+_precision_holders = 0
+_precision_before = ""
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Whoever allows PyTorch faster, shorter products elsewhere must not get them here.
+
+    The setting is one for all threads: the first that multiplies sets it, the last gives the user's back.
+    """
+    global _precision_holders, _precision_before
+    with _precision_lock:
+        if not _precision_holders:
+            _precision_before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("highest")
+        _precision_holders += 1
+    try:
+        yield
+    finally:
+        with _precision_lock:
+            _precision_holders -= 1
+            if not _precision_holders:
+                torch.set_float32_matmul_precision(_precision_before)
