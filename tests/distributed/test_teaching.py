@@ -114,8 +114,9 @@ def test_survivors_name_the_one_that_was_killed(tmp_path: Path, data: Path, laun
     ended = launcher_of_jobs.run(4, command, signals={2: (signal.SIGKILL, 1)})
     assert [each.code for each in ended] == [1, 1, -signal.SIGKILL, 1]
     left = [each.err for each in ended if each.err]
-    assert all(re.search("process(es)? [0-3, ]*2[0-3, ]* ended; ", line) and line.count("\n") == 1 for line in left)
-    assert any(": process 2 ended; " in line for line in left), "who notices late also names those that left before it"
+    assert all(re.search("process(es)? [0-3][0-3, ]* ended; ", line) and line.count("\n") == 1 for line in left)
+    # One that hears first of another survivor's leaving may name that one alone: connections close in any order.
+    assert any(re.search("process(es)? [0-3, ]*2[0-3, ]* ended; ", line) for line in left)
 
 
 def test_one_that_hangs_is_given_up(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from circle.serve.model_upload import read_upload
 
 from circle import CircleClassifier, registry
 from circle.errors import CircleError
 from circle.heads import NCM, HeadConfig
 from circle.registry import register
 from circle.serve.limits import Limits
+from circle.serve.model_upload import read_upload
 from circle.statistics import ClassSums, Statistics, declare, held, sum_across
 from circle.statistics.parts import DECLARED, UNIT, fixed_point_units, unit_vectors
 
