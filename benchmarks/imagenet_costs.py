@@ -29,7 +29,7 @@ from scipy.optimize import nnls
 
 from circle.learner import IMAGES_PER_TILE
 from circle.method import TILE as SLICE
-from circle.statistics import TILE
+from circle.statistics import SAMPLES_PER_PRODUCT
 from circle.statistics.second_moment import SecondMoment
 
 NUMBER = 8  # bytes of a float64 or int64
@@ -141,7 +141,7 @@ class Costs:
         parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         parts["decoding"] = (work.tasks * images + tests) * self.decoding
         parts["extraction"] = learning + self.extraction.in_calls(tests, IMAGES_PER_TILE)
-        parts["update"] = self.heads * work.tasks * self.update.in_calls(images, TILE)
+        parts["update"] = self.heads * work.tasks * self.update.in_calls(images, SAMPLES_PER_PRODUCT)
         for classes in work.evaluated:
             seen = work.tests_of(classes)
             parts["closed forms"] += heads * self.closed_form.seconds(classes)
@@ -160,7 +160,9 @@ class Costs:
 
     def statistics_bytes(self, classes: int) -> int:
         """What is kept in memory: second moments in strips, counts and sums, and samples that wait for a product."""
-        return self.heads * (self.moment_bytes + classes * self.class_bytes + POSITION * TILE * self.size)
+        return self.heads * (
+            self.moment_bytes + classes * self.class_bytes + POSITION * SAMPLES_PER_PRODUCT * self.size
+        )
 
     @property
     def moment_bytes(self) -> int:

@@ -16,7 +16,7 @@ from benchmarks.imagenet_costs import NUMBER, Costs
 from benchmarks.imagenet_rows import size_words
 from benchmarks.rows import Row
 from circle.distributed.team import Team
-from circle.statistics import TILE, Statistics
+from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 
 PROCESSES, ROUNDS = 2, 3
 
@@ -40,8 +40,8 @@ def member(rank: int, folder: str, threads: int, heads: int, size: int, classes:
     team, learned = Team(rank, PROCESSES, "cpu", 600.0), [Statistics(size) for _ in range(heads)]
     generator = torch.Generator().manual_seed(rank)
     for each in learned:
-        noise = torch.randint(-99, 100, (TILE, size), generator=generator).to(torch.int16)
-        each.update(noise, [row % classes for row in range(TILE)])
+        noise = torch.randint(-99, 100, (SAMPLES_PER_PRODUCT, size), generator=generator).to(torch.int16)
+        each.update(noise, [row % classes for row in range(SAMPLES_PER_PRODUCT)])
         each.flush()
     summing = median_seconds(lambda: team.summed(learned))
     numbers = classes + heads + heads * (classes * size + size * (size + 1) // 2)

@@ -28,12 +28,12 @@ from circle.learner import IMAGES_PER_TILE
 from circle.method import TILE as SLICE
 from circle.method import CircleMethod, predict
 from circle.registry import resolve
-from circle.statistics import TILE
+from circle.statistics import SAMPLES_PER_PRODUCT
 
 PHOTOGRAPHS, AT_ONCE = 64, 8
 WIDTH, HEIGHT, QUALITY = 500, 375, 85  # the usual size of ImageNet's files; noise then takes its 110 kB or so
 CALLS = (8, 64, IMAGES_PER_TILE)  # images of a call whose features are timed
-PRODUCTS = (8, 128, TILE)  # samples of a product that is timed
+PRODUCTS = (8, 128, SAMPLES_PER_PRODUCT)  # samples of a product that is timed
 SCORED = (64, SLICE)  # images of a call whose scores are timed
 SAMPLES = 2  # of each class where closed forms are timed: what they take does not depend on it
 
@@ -122,7 +122,7 @@ def measure(model: CircleClassifier, photographs: FileImages, class_points: Sequ
     say("extraction")
     extraction = {count: typical_times(lambda n=count: model.features(pixels[:n])) for count in CALLS}
     say("update")
-    features = [values.repeat(TILE // IMAGES_PER_TILE, 1) for values in model.features(pixels)]
+    features = [values.repeat(SAMPLES_PER_PRODUCT // IMAGES_PER_TILE, 1) for values in model.features(pixels)]
     update = _update_times(model, features[0])
     found = Measured((wall / len(every), processor / len(every)), extraction, update)
     for classes in class_points:
@@ -151,9 +151,9 @@ def _learned(model: CircleClassifier, features: list[Tensor], classes: int) -> C
     """A model of so many classes, with few samples of each, whose second moment is dense none the less."""
     learned = model.copy()
     generator = torch.Generator().manual_seed(0)
-    for start in range(0, max(TILE, SAMPLES * classes), TILE):
+    for start in range(0, max(SAMPLES_PER_PRODUCT, SAMPLES * classes), SAMPLES_PER_PRODUCT):
         noise = [torch.randint(-99, 100, each.shape, generator=generator).to(each.dtype) for each in features]
-        learned.learn_features(noise, [row % classes for row in range(start, start + TILE)])
+        learned.learn_features(noise, [row % classes for row in range(start, start + SAMPLES_PER_PRODUCT)])
     for each in learned.statistics_:
         each.flush()
     return learned

@@ -9,13 +9,13 @@ import torch
 from benchmarks.limits import Machine, least_seconds
 from benchmarks.rows import Row
 from circle.heads import SLDAConfig, build_head
-from circle.statistics import TILE, Statistics
+from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 
 CLASSES = 100
 SIZES = {"fast": 2_016, "best": 9_216}
 
 
-def features_of(size: int, bits: int, count: int = TILE) -> torch.Tensor:
+def features_of(size: int, bits: int, count: int = SAMPLES_PER_PRODUCT) -> torch.Tensor:
     limit = {8: 127, 16: 2_000}[bits]
     kind = {8: torch.int8, 16: torch.int16}[bits]
     return torch.randint(-limit, limit + 1, (count, size), generator=torch.Generator().manual_seed(0)).to(kind)
@@ -26,7 +26,7 @@ def rows(machine: Machine) -> Iterator[Row]:
         for bits in (8, 16):
             statistics = Statistics(size)
             features = features_of(size, bits)
-            labels = [row % CLASSES for row in range(TILE)]
+            labels = [row % CLASSES for row in range(SAMPLES_PER_PRODUCT)]
             statistics.update(features, labels)
 
             def update(statistics: Statistics = statistics, x: torch.Tensor = features, y: list[int] = labels) -> None:
@@ -34,8 +34,11 @@ def rows(machine: Machine) -> Iterator[Row]:
                 statistics.flush()
 
             seconds = least_seconds(update, 12, 0.05)
-            flops = TILE * size * (size + 1)  # one triangle; a multiplication and an addition each
-            what, words = f"update, {size:,} values of {bits} bits ({preset})", f"{TILE / seconds:,.0f} samples/s"
+            flops = SAMPLES_PER_PRODUCT * size * (size + 1)  # one triangle; a multiplication and an addition each
+            what, words = (
+                f"update, {size:,} values of {bits} bits ({preset})",
+                f"{SAMPLES_PER_PRODUCT / seconds:,.0f} samples/s",
+            )
             # Sums of 16-bit products do not fit into float32 exactly, so these are made in float64, at half the rate.
             limits = {"float64": machine.seconds(double_flops=flops)} if bits == 16 else {}
             limits["float32"] = machine.seconds(flops=flops)

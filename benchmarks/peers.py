@@ -17,7 +17,7 @@ from benchmarks.published import PublishedSLDA, RecursiveLeastSquares
 from benchmarks.rows import Row
 from circle import CircleClassifier
 from circle.heads import SLDAConfig, build_head
-from circle.statistics import TILE, Statistics
+from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 
 SIZE, CLASSES = 2_016, 100  # of `fast`, CIFAR-100
 FEW = 100  # samples of the peers, each of which costs them the same
@@ -35,7 +35,7 @@ def per_sample(fit: Callable[[int, int], object], count: int) -> float:
 
 def statistics_rows() -> Iterator[Row]:
     """One sample at a time, features given; ours waits for a tile to be full, and the waiting is part of the time."""
-    features = features_of(SIZE, 16, 2 * TILE)
+    features = features_of(SIZE, 16, 2 * SAMPLES_PER_PRODUCT)
     floats = features[:FEW].to(torch.float32)
     statistics, published = Statistics(SIZE), PublishedSLDA(SIZE, CLASSES)
     squares = RecursiveLeastSquares(SIZE, CLASSES)
@@ -52,14 +52,14 @@ def statistics_rows() -> Iterator[Row]:
 
 def images_rows() -> Iterator[Row]:
     """One image at a time, extraction included in both: `partial_fit`, and the published head behind our extractor."""
-    images = np.random.default_rng(0).integers(0, 256, (TILE, 32, 32, 3), dtype=np.uint8)
+    images = np.random.default_rng(0).integers(0, 256, (SAMPLES_PER_PRODUCT, 32, 32, 3), dtype=np.uint8)
     model = CircleClassifier.from_preset("fast").partial_fit(images[:CLASSES], list(range(CLASSES)))
     published = PublishedSLDA(model.groups_[0].size, CLASSES)
 
     def features(row: int) -> Tensor:
         return model.features(images[row : row + 1])[0][0].to(torch.float32)
 
-    quick = per_sample(lambda row, label: model.partial_fit(images[row : row + 1], [label]), TILE)
+    quick = per_sample(lambda row, label: model.partial_fit(images[row : row + 1], [label]), SAMPLES_PER_PRODUCT)
     slow = per_sample(lambda row, label: published.fit(features(row), label), FEW)
     extraction = per_sample(lambda row, label: features(row), FEW)
     yield Row(

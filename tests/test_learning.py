@@ -114,7 +114,9 @@ def test_killed_at_random_moments(tmp_path: Path, data: Path, reference: Path, l
             longest = min(longest, time.monotonic() - started)
             model = tmp_path / f"model{finished}"
     assert any(0 < moment < IMAGES for moment in moments), "some kills must fall in the middle of the work"
-    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
+    # The next run of a killed one removes what it left; the last kill may have no next run.
+    left = [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+    assert [name for name in left if not name.startswith(f".{model.name}.")] == []
 
 
 def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
