@@ -14,7 +14,7 @@ from torch import Tensor
 from circle.config import Config
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape, ParameterCount, build_extractor, calibrate, extract
-from circle.extractors.calibration import pink_noise
+from circle.extractors.calibration import calibration_images
 
 CALIBRATION_IMAGES = 128
 LEVELS_PER_DEVIATION = 8.0
@@ -65,13 +65,15 @@ class Group:
         return self.grid.quantise(values) if self.quantise else self.grid.positions(values)
 
     def _values(self, images: Tensor) -> Tensor:
+        if images.is_floating_point():
+            images = images.mul(255.0).round_().to(torch.uint8)
         return torch.cat(extract(self.members, images), 1)
 
     def probe(self) -> Tensor:
         """Raw features of one synthetic image [size]: two groups with the same weights agree on them."""
         shape = self.members[0].shape
         device = self.grid.scale.device
-        return self._values(pink_noise(1, shape).to(device, torch.float32))[0]
+        return self._values(calibration_images(1, shape).to(device))[0]
 
     def parameter_count(self) -> ParameterCount:
         return sum((member.parameter_count() for member in self.members), ParameterCount())

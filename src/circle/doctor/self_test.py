@@ -7,7 +7,7 @@ import time
 import torch
 
 from circle.doctor.finding import Finding
-from circle.extractors import ImageShape, LocalContrastConfig, build_extractor, pink_noise
+from circle.extractors import ImageShape, LocalContrastConfig, build_extractor, calibration_images
 from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 
 GROUP = "self-test"
@@ -46,7 +46,7 @@ def same_in_any_batch(device: str = "cpu") -> Finding:
     """Are the features of an image the same, to the last bit, alone and among others?"""
     shape = ImageShape(3, 16, 16)
     extractor = build_extractor(LocalContrastConfig(), shape, 0).to(device)
-    images = pink_noise(35, shape).to(device, torch.float32)
+    images = calibration_images(35, shape).to(device, torch.float32)
     together = extractor.features(images)
     alone = torch.cat([extractor.features(image[None]) for image in images[:3]])
     same = torch.equal(together[:3], alone) and torch.equal(together[30:], extractor.features(images[30:]))

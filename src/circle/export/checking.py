@@ -17,7 +17,7 @@ from circle.ensemble import LEVELS_PER_DEVIATION
 from circle.errors import CircleError
 from circle.export.graph import import_onnx
 from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, positions_name
-from circle.extractors import ImageShape, extract, pink_noise
+from circle.extractors import ImageShape, calibration_images, extract
 from circle.extractors.calibration import FINER
 from circle.learner import CircleClassifier
 
@@ -85,7 +85,7 @@ def open_session(file: Path | bytes) -> Any:
 
 def random_images(shape: ImageShape) -> Tensor:
     """Synthetic images uint8 [N, C, H, W] of 1/f noise, always the same; not those of the calibration."""
-    return pink_noise(RANDOM_IMAGES, shape, RANDOM_SEED).mul(255.0).round().to(torch.uint8)
+    return calibration_images(RANDOM_IMAGES, shape, RANDOM_SEED).mul(255.0).round().to(torch.uint8)
 
 
 def agreement(model: CircleClassifier, path: Path, batches: Iterable[Tensor], layout: Layout) -> Agreement:

@@ -2,7 +2,7 @@
 
 from circle.extractors.base import Extractor, ImageShape, ParameterCount, build_extractor, extract
 from circle.extractors.birc2d import BiRC2D, BiRC2DConfig
-from circle.extractors.calibration import Grid, calibrate, pink_noise
+from circle.extractors.calibration import Grid, calibrate, calibration_images
 from circle.extractors.local_contrast import LocalContrast, LocalContrastConfig
 from circle.extractors.patch_rnn import ConvPatchRNNConfig, PatchRNN, PatchRNNConfig
 from circle.extractors.resnet import ResNet18, ResNet18BNConfig, ResNet18LNConfig
@@ -30,6 +30,6 @@ __all__ = [
     "VGG13Config",
     "build_extractor",
     "calibrate",
+    "calibration_images",
     "extract",
-    "pink_noise",
 ]

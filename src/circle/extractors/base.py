@@ -44,13 +44,15 @@ class ParameterCount:
 class Extractor(nn.Module, ABC):
     """Base of all extractors: z = phi(x).
 
-    ``forward`` takes float32 images [B, C, H, W] in [0, 1] and returns features [B, size]. It never sees a
-    statistic of the data, and the features of an image do not depend, to the last bit, on the batch it comes in.
+    ``forward`` takes images uint8 [B, C, H, W] and returns values [B, size] that :class:`Grid` then rounds. It never
+    sees a statistic of the data. The values of a ``portable`` extractor are integers, the same on every machine.
     """
 
     size: int
+    #: Whether every processor, number of threads, batch and library gives the same integers, by construction.
+    portable: bool = False
     #: Kernels for very small batches add in another order; :func:`extract` never calls forward with fewer images.
-    minimum_batch: int = 2
+    minimum_batch: int = 1
     #: Images per call that stay in cache; more are cut into tiles of this many.
     tile: int = 32
     #: Bits of the grid that the features are rounded to, 8 or 16.
@@ -63,6 +65,11 @@ class Extractor(nn.Module, ABC):
         self.config = config
         self.shape = shape
         self.seed = seed
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values that :meth:`forward` returns: float32, unless the extractor was brought to another type."""
+        return torch.float32
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor: ...
@@ -92,7 +99,10 @@ class Extractor(nn.Module, ABC):
 
 def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
     """Features [N, size] of the same images from several extractors, shared out over the cores tile by tile."""
-    results = [images.new_empty(len(images), extractor.size) for extractor in extractors]
+    results = [
+        torch.empty(len(images), extractor.size, dtype=extractor.dtype, device=images.device)
+        for extractor in extractors
+    ]
     share = math.ceil(len(images) * len(extractors) / torch.get_num_threads())
 
     def job(extractor: Extractor, result: Tensor, start: int, length: int) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from circle.extractors.base import Extractor, ImageShape
+from circle.runtime.noise import noise_images
 
-NOISE_SEED = 20_240_521  # one noise for all members: the grid depends on the extractor alone
 INTEGERS = {8: torch.int8, 16: torch.int16}
 #: Steps of the grid for one step of an 8 bit grid; 16 bits go to finer steps and to a range twice as wide.
 FINER = {8: 1.0, 16: 128.0}
@@ -43,47 +44,43 @@ class Grid:
         return self.positions(features).round_().clamp_(-limit, limit).to(self.dtype)
 
 
-def pink_noise(count: int, shape: ImageShape, seed: int = NOISE_SEED) -> Tensor:
-    """Synthetic images [count, C, H, W] in [0, 1] whose amplitude falls as 1/f, as in natural images.
-
-    White noise is divided by the frequency; brightness and contrast vary from image to image, and colours share
-    most of their structure, as they do in photographs.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(*size, generator=generator, dtype=torch.float64) * 2.0 - 1.0
-
-    rows = torch.fft.fftfreq(shape.height, dtype=torch.float64)[:, None]
-    columns = torch.fft.rfftfreq(shape.width, dtype=torch.float64)[None, :]
-    frequency = (rows.square() + columns.square()).sqrt()
-    frequency[0, 0] = float("inf")  # the mean is drawn apart
-    own = uniform(count, shape.channels, shape.height, shape.width)
-    shared = uniform(count, 1, shape.height, shape.width)
-    white = shared + 0.5 * own if shape.channels > 1 else shared
-    pink = torch.fft.irfft2(torch.fft.rfft2(white) / frequency, s=(shape.height, shape.width))
-    pink /= pink.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-12) if pink[0].numel() > 1 else 1.0
-    contrast = 0.2 + 0.1 * uniform(count, 1, 1, 1)
-    brightness = 0.5 + 0.25 * uniform(count, 1, 1, 1)
-    return (brightness + contrast * pink).clamp_(0.0, 1.0)
+def calibration_images(count: int, shape: ImageShape) -> Tensor:
+    """Synthetic images uint8 [count, C, H, W], the same for all extractors: the grid depends on the extractor alone."""
+    return torch.from_numpy(noise_images(count, shape.channels, shape.height, shape.width))
 
 
 @torch.inference_mode()
 def calibrate(extractor: Extractor, images: int, levels: float) -> Grid:
     """Grid with ``levels`` steps per standard deviation of each feature over synthetic noise (finer for 16 bits).
 
-    Runs in float64 and snaps the scale to sixteenths of an octave and the offset to whole steps, so that machines
-    whose arithmetic differs in the last bits agree on the grid, and their models merge.
+    Values of portable extractors are integers, whose means and deviations come from exact sums. Others are computed in
+    float64, and the scale is snapped to sixteenths of an octave and the offset to whole steps, so that machines whose
+    arithmetic differs in the last bits mostly agree on the grid.
     """
-    precise = copy.deepcopy(extractor).to(torch.float64)
-    features = precise.features(pink_noise(images, extractor.shape).to(extractor_device(extractor)))
+    noise = calibration_images(images, extractor.shape).to(extractor_device(extractor))
+    steps = levels * FINER[extractor.bits]
+    if extractor.portable:
+        return _exact_grid(extractor.features(noise).to(torch.int64).cpu(), steps, extractor.bits)
+    features = copy.deepcopy(extractor).to(torch.float64).features(noise)
     deviation = features.std(0)
     dead = deviation <= 1e-12
-    step = torch.where(dead, torch.ones_like(deviation), deviation)
-    step /= levels * FINER[extractor.bits]
+    step = torch.where(dead, torch.ones_like(deviation), deviation) / steps
     scale = torch.exp2((step.log2() * 16.0).round() / 16.0)
     offset = (features.mean(0) / scale).round() * scale
     return Grid(scale.to(torch.float32), offset.to(torch.float32), extractor.bits)
+
+
+def _exact_grid(values: Tensor, steps: float, bits: int) -> Grid:
+    """The grid of integers [n, size]: the mean rounded half up, and sqrt(n sum v^2 - (sum v)^2) / (n steps).
+
+    Whole numbers of Python's hold every sum, and its division is correctly rounded.
+    """
+    count, per_deviation = len(values), int(steps)
+    sums, squares = values.sum(0).tolist(), values.square().sum(0).tolist()
+    offset = [(2 * each + count) // (2 * count) for each in sums]
+    scatters = [count * square - each * each for each, square in zip(sums, squares, strict=True)]
+    scale = [math.isqrt(scatter << 32) / (count * per_deviation << 16) or 1.0 for scatter in scatters]
+    return Grid(torch.tensor(scale, dtype=torch.float32), torch.tensor(offset, dtype=torch.float32), bits)
 
 
 def extractor_device(extractor: Extractor) -> torch.device:

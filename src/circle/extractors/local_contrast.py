@@ -1,4 +1,4 @@
-"""Contrast-normalised random filters, pooled: what BiRC2D's stem knows without any reservoir behind it."""
+"""Contrast-normalised random filters, pooled, in exact integers; specified by :mod:`circle.runtime.local_contrast`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from circle.config import option
 from circle.extractors.base import ImageShape, check_parts, frozen
-from circle.extractors.pooling import PooledConfig, pool_signs
-from circle.extractors.projection import ProjectedExtractor
+from circle.extractors.integers import (
+    PLAIN_SHIFT,
+    IntegerExtractor,
+    exact_type,
+    integer_root,
+    multiplies_bytes,
+    pool_windows,
+    signed_root,
+    tensor,
+)
+from circle.extractors.pooling import PooledConfig
 from circle.machine import workspace
 from circle.registry import register
+from circle.runtime import local_contrast as specification
+from circle.runtime.weights import colour_functions, contrast_filters
 
 
 @dataclass(frozen=True)
@@ -57,8 +69,8 @@ class LocalContrastConfig(PooledConfig):
 
 
 @register("extractor", LocalContrastConfig)
-class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
-    """z = power(pool(max(r, 0)), pool(max(-r, 0))) of contrast-normalised responses r, and of functions of colour.
+class LocalContrast(IntegerExtractor[LocalContrastConfig]):
+    """z = root(pool(max(r, 0)), pool(max(-r, 0))) of contrast-normalised responses r, and of functions of colour.
 
     For a bank of filters f_j on the image made ``reduction`` times smaller:
 
@@ -67,46 +79,38 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
 
     No filter sees brightness or colour of a patch, only their changes, and v takes the contrast out. What is lost
     comes back in a few functions of the pixels' colour, r = a.x + b with |a| = 1. Pooled are means and mean squares
-    over windows. Maps and windows never exist at once for more than a tile of images.
+    over windows. All of it in integers: normalised patches have 8 bits, responses 8 bits and a sign, 32 of their
+    levels to a deviation. Maps and windows never exist at once for more than a tile of images.
 
+    Parameters
+    ----------
+    config : LocalContrastConfig
+    shape : ImageShape
+        Of the images.
+    seed : int
+        Decides the filters and functions of colour.
+
+    Examples
+    --------
     >>> from circle.extractors import ImageShape
     >>> extractor = LocalContrast(LocalContrastConfig(), ImageShape(3, 32, 32), seed=0)
-    >>> extractor.features(torch.rand(2, 3, 32, 32)).shape == (2, extractor.size)
+    >>> extractor.features(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, extractor.size)
     True
     """
 
-    colour_directions: Tensor  # [channels, colours]
-    colour_offsets: Tensor  # [colours]
-
     def __init__(self, config: LocalContrastConfig, shape: ImageShape, seed: int) -> None:
         super().__init__(config, shape, seed)
-        generator = torch.Generator().manual_seed(seed)
-        fixed, tile = 0, 32
         #: Maps of each bank, then of colours; a bank that :meth:`keep` leaves none is not computed at all.
         self.counts = [*config.filters, config.colours]
-        banks = zip(config.filters, config.kernels, config.reductions, strict=True)
-        for bank, (count, kernel, reduction) in enumerate(banks):
-            filters = separable_filters(count, shape.channels, kernel, config.grey_share, generator)
-            # The last channels of the same convolution are the means that the variance needs.
-            boxes = torch.eye(shape.channels)[:, :, None, None].expand(-1, -1, kernel, kernel) / kernel**2
-            weight = torch.cat([filters, boxes]).contiguous(memory_format=torch.channels_last)
-            frozen(self, f"weight_{bank}", weight)
-            height, width = -(-shape.height // reduction), -(-shape.width // reduction)
-            frozen(self, f"windows_{bank}", config.window_matrix(height, width))
-            fixed += filters.numel()
-            tile = min(tile, tile_of(height * width, (kernel**2 + 1) * shape.channels + 1))
-        if config.colours:
-            directions = torch.randn(config.colours, shape.channels, generator=generator)
-            directions /= directions.norm(dim=1, keepdim=True)
-            offsets = torch.empty(config.colours).uniform_(-1.0, 1.0, generator=generator) * config.colour_offset
-            frozen(self, "colour_directions", directions.T.contiguous())
-            frozen(self, "colour_offsets", offsets)
-            finest = config.finest
-            height, width = -(-shape.height // finest), -(-shape.width // finest)
-            frozen(self, "colour_windows", config.window_matrix(height, width))
-            fixed += directions.numel() + offsets.numel()
-        self.finish(self._values_per_map * sum(self.counts), fixed, generator)
-        self.tile, self.minimum_batch = tile, 1
+        #: Filters int64 [J, C, k, k] of each bank.
+        self.filters = [
+            contrast_filters(seed, f"bank {bank}", count, shape.channels, kernel, round(count * config.grey_share))
+            for bank, (count, kernel) in enumerate(zip(config.filters, config.kernels, strict=True))
+        ]
+        #: Directions int64 [Q, C] and constants int64 [Q] of the functions of colour.
+        self.colours = colour_functions(seed, config.colours, shape.channels, config.colour_offset)
+        fixed = sum(filters.size for filters in self.filters) + sum(part.size for part in self.colours)
+        self.finish(self._values_per_map * sum(self.counts), fixed)
         self._build_banks()
 
     @property
@@ -130,138 +134,113 @@ class LocalContrast(ProjectedExtractor[LocalContrastConfig]):
             super().keep(parts)
             return self
         check_parts(parts, sum(self.counts), self.config.name)
-        result, first = copy.deepcopy(self), 0
-        kept = torch.tensor(parts)
-        result.counts = []
-        for bank, count in enumerate(self.counts):
-            rows = kept[(kept >= first) & (kept < first + count)] - first
+        result, first = copy.copy(self), 0
+        result._modules = {}
+        kept = np.array(parts)
+        rows = []
+        for count in self.counts:
+            rows.append(kept[(kept >= first) & (kept < first + count)] - first)
             first += count
-            result.counts.append(len(rows))
-            if bank < len(self.config.filters):
-                weight = self.get_buffer(f"weight_{bank}")
-                # The means that the variance needs stay.
-                cut = torch.cat([weight[rows], weight[count:]]).contiguous(memory_format=torch.channels_last)
-                frozen(result, f"weight_{bank}", cut)
-                result.fixed -= (count - len(rows)) * weight[0].numel()
-            elif count:
-                frozen(result, "colour_directions", self.colour_directions[:, rows].contiguous())
-                frozen(result, "colour_offsets", self.colour_offsets[rows])
-                result.fixed -= (count - len(rows)) * (len(self.colour_directions) + 1)
+        result.counts = [len(each) for each in rows]
+        result.filters = [filters[each] for filters, each in zip(self.filters, rows[:-1], strict=True)]
+        directions, constants = self.colours
+        result.colours = directions[rows[-1]], constants[rows[-1]]
+        result.fixed = sum(filters.size for filters in result.filters) + sum(part.size for part in result.colours)
         result.size = self._values_per_map * len(parts)
         result._build_banks()
         return result
 
     def _build_banks(self) -> None:
         """The banks that have filters left; colours come with the first of their scale, or alone."""
-        config = self.config
+        config, shape = self.config, self.shape
         owners = [bank for bank, reduction in enumerate(config.reductions) if reduction == config.finest]
         owner = next((bank for bank in owners if self.counts[bank]), None)
-        self.banks = nn.ModuleList()
-        for bank, (count, reduction) in enumerate(zip(self.counts[:-1], config.reductions, strict=True)):
-            if count:
-                filters = self.get_buffer(f"weight_{bank}")[:count]
-                self._add_bank(filters, self.get_buffer(f"windows_{bank}"), reduction, colours=bank == owner)
+        none = np.zeros((0, shape.channels), np.int64), np.zeros(0, np.int64)
+        chosen = [
+            (filters, self.colours if bank == owner else none, reduction)
+            for bank, (filters, reduction) in enumerate(zip(self.filters, config.reductions, strict=True))
+            if len(filters)
+        ]
         if owner is None and self.counts[-1]:
-            none = self.colour_directions.new_zeros(0, self.shape.channels, 1, 1)
-            self._add_bank(none, self.get_buffer("colour_windows"), config.finest, colours=True)
-
-    def _add_bank(self, filters: Tensor, windows: Tensor, reduction: int, *, colours: bool) -> None:
-        config = self.config
-        if colours and self.counts[-1]:
-            functions = torch.cat([self.colour_directions.T, self.colour_offsets[:, None]], 1)
-        else:
-            functions = filters.new_zeros(0, self.shape.channels + 1)
-        self.banks.append(
-            ContrastBank(
-                filters,
-                functions,
-                windows,
-                reduction=reduction,
-                width=self.shape.width,
-                mirror=config.mirror,
-                moments=config.moments,
-                epsilon=config.contrast_epsilon,
-            )
+            chosen.append((np.zeros((0, shape.channels, 1, 1), np.int64), self.colours, config.finest))
+        self.banks = nn.ModuleList(
+            ContrastBank(filters, *colours, config, shape, reduction) for filters, colours, reduction in chosen
         )
+        self.tile = min((bank.tile for bank in self.banks if isinstance(bank, ContrastBank)), default=1)
 
     def vector(self, images: Tensor) -> Tensor:
         return self._vectors(images)[0]
 
     def mirrored_vector(self, images: Tensor) -> Tensor:
         straight, mirrored = self._vectors(images)
-        return straight.add_(mirrored).div_(2.0)
+        return straight + mirrored
 
     @torch.no_grad()
     def _vectors(self, images: Tensor) -> Tensor:
         """Images -> their vectors and, if the config says so, those of the mirror images: [1 or 2, B, length]."""
         responses, colours = zip(*(bank(images) for bank in self.banks), strict=True)
         vectors = torch.cat([*responses, *colours], 2)
-        # Means of parts of one sign, so there is no sign to keep.
-        return vectors.sqrt_() if self.config.power == 0.5 else vectors.pow_(self.config.power)
+        return signed_root(vectors) if self.config.power == 0.5 else vectors.mul_(2.0**-PLAIN_SHIFT).floor_()
 
 
-def separable_filters(count: int, channels: int, kernel: int, grey_share: float, generator: torch.Generator) -> Tensor:
-    """Filters [count, channels, k, k] of norm one: colour vector times spatial pattern of mean zero.
-
-    The colour vector of the first ``grey_share`` of them is (1, ..., 1), that of the others normal.
-    """
-    colours = torch.randn(count, channels, generator=generator)
-    colours[: round(count * grey_share)] = 1.0
-    patterns = torch.randn(count, kernel * kernel, generator=generator)
-    patterns -= patterns.mean(1, keepdim=True)
-    filters = colours[:, :, None] * patterns[:, None, :]
-    filters /= filters.flatten(1).norm(dim=1)[:, None, None]
-    return filters.view(count, channels, kernel, kernel)
-
-
-CACHED = 2**19  # values of the maps that are made and pooled at once, 2 MiB of float32
-COLUMNS = 128  # maps of an image at once, unless it is large
-PATCHES = 2**21  # values of the patches that are made at once
+MAP_VALUES = 2**19  # values of the maps that are made and pooled at once, 2 MiB of float32
+MAP_COLUMNS = 128  # maps of an image at once, unless it is large
+PATCH_VALUES = 2**21  # values of the patches that are made at once
 
 
 class ContrastBank(nn.Module):
     """Moments over windows of max(r, 0) and max(-r, 0), for responses r = s (f * x) and colours r = a.x + b.
 
-    With the patch u_p [C k k] around pixel p and its scale s_p = 1 / sqrt(v_p + epsilon), all maps of an image are
-    one product of matrices,
+    With the patch u_p [C k k] around pixel p, normalised and rounded to 8 bits, all maps of an image are one product of
+    integers,
 
-        [s_p u_p, x_p, 1] [P, C k k + C + 1]  times  [[f, mirrored f, 0], [0, 0, a], [0, 0, b]].
+        [u_p, x_p - 128, 127, 1] [P, C k k + C + 2]  times  [[f, mirrored f, 0], [0, 0, 2 a], [constants]],
 
-    Scaling the patches costs less than scaling the maps, of which there are more.
+    whose sums are below 2^24; processors with an instruction for it multiply int8. The constants hold what colours
+    add and half a level, so that flooring the product rounds it.
 
     The responses of a mirror image are the mirrored responses of mirrored filters, because r(x(-p)) with f(q) is
     r(x(p)) with f(-q); so the mirror image needs no patches of its own, and its colours no maps. It takes filters of
     odd side and a width that the reduction divides; else the mirror image is computed like any other image.
     """
 
-    weights: Tensor  # [C k k + C + 1, N], of which only the rows and columns that are needed
-    windows: Tensor  # [G, P]
+    weights: Tensor  # float32 [K, N], whole numbers times 2^-6
+    byte_weights: Tensor  # int8 [K, N], the same whole numbers
+    rows: Tensor  # [g, H]
+    columns: Tensor  # [g, W]
 
     def __init__(
         self,
-        filters: Tensor,
-        colours: Tensor,
-        windows: Tensor,
-        *,
+        filters: np.ndarray,
+        directions: np.ndarray,
+        constants: np.ndarray,
+        config: LocalContrastConfig,
+        shape: ImageShape,
         reduction: int,
-        width: int,
-        mirror: bool,
-        moments: tuple[str, ...],
-        epsilon: float,
     ) -> None:
-        """Of filters [J, C, k, k] and colours [Q, C + 1], the constant last; ``width`` is that of whole images."""
+        """Of filters [J, C, k, k] and functions of colour [Q, C], [Q], for the image made ``reduction`` times smaller."""
         super().__init__()
-        self.count, self.colours, self.kernel = len(filters), len(colours), filters.shape[-1]
-        self.reduction, self.mirror, self.moments, self.epsilon = reduction, mirror, moments, epsilon
-        self.folded = mirror and self.kernel % 2 == 1 and width % reduction == 0
+        self.count, self.colours, self.kernel = len(filters), len(directions), filters.shape[-1]
+        self.reduction, self.mirror, self.moments = reduction, config.mirror, config.moments
+        self.folded = config.mirror and self.kernel % 2 == 1 and shape.width % reduction == 0
         if self.folded:
-            filters = torch.cat([filters, filters.flip(3)])
-        blocks = [block.T for block in (filters.flatten(1), colours) if len(block)]
-        frozen(self, "weights", torch.block_diag(*blocks))
-        frozen(self, "windows", windows)
+            filters = np.concatenate([filters, filters[..., ::-1]])
+        self.scaling = specification.PatchScale(shape.channels, self.kernel, config.contrast_epsilon)
+        weights = specification.product_weights(filters, directions, constants)
+        self.may_clip = self.scaling.largest_response(filters, directions, constants) > 255
+        frozen(self, "weights", tensor(weights) * 2.0**-specification.RESPONSE_SHIFT)
+        frozen(self, "byte_weights", torch.from_numpy(weights.astype(np.int8)))
+        height, width = -(-shape.height // reduction), -(-shape.width // reduction)
+        frozen(self, "rows", tensor(config.windows_along(height)))
+        frozen(self, "columns", tensor(config.windows_along(width)))
+        self.pixels = height * width
+        self.tile = max(
+            self._images_at_once(),
+            min(32, PATCH_VALUES // (self.pixels * ((self.kernel**2 + 1) * shape.channels + 2))),
+        )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images [B, C, H, W] -> moments of responses [V, B, 2 m G J] and of colours [V, B, 2 m G Q].
+        """Pixels [B, C, H, W] -> sums of responses [V, B, 2 m G J] and of colours [V, B, 2 m G Q].
 
         V is 2 with mirror images, else 1. Values are in the order sign, moment, window, filter.
         """
@@ -279,20 +258,37 @@ class ContrastBank(nn.Module):
             torch.stack([colours.flatten(1), in_mirror(colours).flatten(1)]),
         )
 
+    def _images_at_once(self) -> int:
+        """Images whose maps stay in cache."""
+        return max(1, min(32, MAP_VALUES // (MAP_COLUMNS * self.pixels)))
+
     def _pooled(self, images: Tensor) -> Tensor:
         """Images -> [2 m, B, G, N]: as many maps at once as stay in cache, which are gone once they are pooled."""
-        patches, count, pixels = self._patches(images), len(images), self.windows.shape[1]
-        result = images.new_empty(2 * len(self.moments), count, len(self.windows), self.weights.shape[1])
-        columns, some = columns_at_once(pixels), images_at_once(pixels)
-        for part, into in zip(self.weights.split(columns, 1), result.split(columns, 3), strict=True):
-            for rows, found in zip(patches.split(some * pixels, 1), into.split(some, 1), strict=True):
-                maps = workspace.take("maps", (rows.shape[1], part.shape[1]), images)
-                torch.mm(rows.T, part, out=maps)
-                pool_signs(maps.unflatten(0, (-1, pixels)), self.windows, self.moments, found)
+        patches, count = self._patches(images), len(images)
+        windows = len(self.rows) * len(self.columns)
+        result = images.new_empty(2 * len(self.moments), count, windows, self.weights.shape[1])
+        some, most = self._images_at_once(), max(16, min(MAP_COLUMNS, MAP_VALUES // self.pixels))
+        weights = self.byte_weights if patches.dtype == torch.int8 else self.weights
+        for part, into in zip(weights.split(most, 1), result.split(most, 3), strict=True):
+            for rows, found in zip(patches.split(some * self.pixels, 1), into.split(some, 1), strict=True):
+                maps = self._responses(rows, part).view(-1, len(images[0, 0]), images.shape[3], part.shape[1])
+                pool_signs(maps, self.rows, self.columns, self.moments, found)
         return result
 
+    def _responses(self, patches: Tensor, weights: Tensor) -> Tensor:
+        """Patches [K, M] times weights [K, N], in levels: float32 [M, N], integers from -255 to 255."""
+        shape = (patches.shape[1], weights.shape[1])
+        maps = workspace.take("maps", shape, self.weights)
+        if weights.dtype == torch.int8:
+            sums = workspace.take("sums", shape, torch.empty(0, dtype=torch.int32))
+            torch._int_mm(patches.T, weights, out=sums)
+            maps.copy_(sums.bitwise_right_shift_(specification.RESPONSE_SHIFT))
+        else:
+            torch.mm(patches.T, weights, out=maps).floor_()
+        return maps.clamp_(-255.0, 255.0) if self.may_clip else maps
+
     def _patches(self, images: Tensor) -> Tensor:
-        """Images -> columns of the product [C k k + C + 1, B P]; no patches without filters, no pixels without colours.
+        """Images -> [u, x - 128, 127, 1] of all pixels [K, B P], as int8 where such products are fast.
 
         One value of all patches is a shifted copy of the images, whose rows are copied whole; the other way round,
         patch by patch, this took seven times as long.
@@ -304,37 +300,57 @@ class ContrastBank(nn.Module):
             before, after = (self.kernel - 1) // 2, self.kernel // 2
             # Edge pixels are repeated: with zeros around the image every border would be an edge.
             padded = functional.pad(images, (before, after, before, after), mode="replicate")
+            sums = box_sums(box_sums(padded, self.kernel, 2), self.kernel, 3)  # [B, C, H, W]
             image, channel, row, pixel = padded.stride()
-            shifted = padded.as_strided(
+            shifted = (padded * self.kernel**2).as_strided(
                 (channels, self.kernel, self.kernel, count, height, width), (channel, row, pixel, image, row, pixel)
             )
-            torch.mul(shifted, self._scales(padded), out=patches[:size].view(shifted.shape))
+            into = patches[:size].view(shifted.shape)
+            torch.sub(shifted, sums.transpose(0, 1)[:, None, None], out=into)
+            into.mul_(self._scales(padded, sums)).round_()
+            if self.scaling.may_exceed:
+                into.clamp_(-127.0, 127.0)
         if self.colours:
-            patches[size:-1] = images.transpose(0, 1)
-            patches[-1] = 1.0
-        return patches.flatten(1)
+            torch.sub(images.transpose(0, 1), 128.0, out=patches[size:-2])
+        patches[-2], patches[-1] = 127.0, 1.0
+        patches = patches.flatten(1)
+        if images.device.type != "cpu" or not multiplies_bytes():
+            return patches
+        return workspace.take("byte patches", tuple(patches.shape), self.byte_weights).copy_(patches)
 
-    def _scales(self, padded: Tensor) -> Tensor:
-        """1 / sqrt(v + epsilon) [B, H, W], v the mean over channels of each patch's variance."""
-        both = torch.cat([padded, padded.square().mean(1, keepdim=True)], 1)
-        sums = box_sums(box_sums(both, self.kernel, 2), self.kernel, 3).div_(self.kernel**2)
-        variance = sums[:, -1] - sums[:, :-1].square().mean(1)
-        return variance.clamp_min_(0.0).add_(self.epsilon).rsqrt_()
-
-
-def columns_at_once(pixels: int) -> int:
-    """Maps that are made and pooled at once; not a matter of the batch, because bits of a product hang on its width."""
-    return max(16, min(COLUMNS, CACHED // pixels // 16 * 16))
-
-
-def images_at_once(pixels: int) -> int:
-    """Images of so many pixels whose maps stay in cache."""
-    return max(1, min(32, CACHED // (COLUMNS * pixels)))
+    def _scales(self, padded: Tensor, sums: Tensor) -> Tensor:
+        """Levels of a patch's value by its deviation, float32 [B, H, W]: see the specification."""
+        scaling = self.scaling
+        squares = channel_sums(padded.to(exact_type(scaling.largest_square)).square())
+        squares = box_sums(box_sums(squares, self.kernel, 1), self.kernel, 2).to(torch.float64)
+        scatter = squares.mul_(self.kernel**2).sub_(channel_sums(sums.to(torch.float64).square_()))
+        quotient = torch.div(scaling.numerator, scatter.add_(scaling.epsilon)).floor_()
+        return integer_root(quotient).mul_(2.0**-scaling.shift).to(torch.float32)
 
 
-def tile_of(pixels: int, values: int) -> int:
-    """Images that share the many short operations before and after the products, by pixels and values of a patch."""
-    return max(images_at_once(pixels), min(32, PATCHES // (pixels * values)))
+def pool_signs(maps: Tensor, rows: Tensor, columns: Tensor, moments: tuple[str, ...], into: Tensor) -> None:
+    """Sums over windows of max(r, 0), max(-r, 0) and their squares, for maps [B, H, W, J], into [2 m, B, G, J].
+
+    The maps are overwritten. What the negative part has is what the whole has more than the positive, to the bit; so
+    only the positive part is made. Values are in the order of sign and moment.
+    """
+    count, height, width, channels = maps.shape
+    positive = workspace.take("positive", tuple(maps.shape), maps)
+    torch.clamp_min(maps, 0.0, out=positive)
+    sums = workspace.take("window sums", (2, len(moments), count, len(rows), width * channels), maps)
+    windows = rows.expand(count, -1, -1)
+    for part, result in zip((positive, maps), sums, strict=True):
+        flat = part.view(count, height, -1)
+        for moment, each in zip(moments, result, strict=True):
+            torch.bmm(windows, flat.square_() if moment == "square" else flat, out=each)
+    if "mean" in moments:
+        mean = moments.index("mean")
+        torch.sub(sums[0, mean], sums[1, mean], out=sums[1, mean])
+    if "square" in moments:
+        square = moments.index("square")
+        torch.sub(sums[1, square], sums[0, square], out=sums[1, square])
+    quantities = sums.view(2, len(moments), count, len(rows), width, channels)
+    into.copy_(pool_windows(quantities, columns, moments))
 
 
 def in_mirror(pooled: Tensor) -> Tensor:
@@ -352,8 +368,24 @@ def box_sums(values: Tensor, length: int, dimension: int) -> Tensor:
     return result
 
 
+def channel_sums(values: Tensor) -> Tensor:
+    """Sums over the channels of [B, C, H, W], which are overwritten: [B, H, W]."""
+    result = values[:, 0]
+    for channel in range(1, values.shape[1]):
+        result += values[:, channel]
+    return result
+
+
 def reduced(images: Tensor, factor: int) -> Tensor:
-    """Means over factor x factor pixels, fewer at the far edges: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
+    """Means over factor x factor pixels, fewer at the far edges, rounded: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
     if factor == 1:
         return images
-    return functional.avg_pool2d(images, factor, ceil_mode=True, count_include_pad=False)
+    height, width = images.shape[2:]
+    sums = functional.avg_pool2d(
+        functional.pad(images, (0, -width % factor, 0, -height % factor)), factor, divisor_override=1
+    )
+    rows, columns = (
+        torch.full((-(-side // factor),), factor, dtype=sums.dtype, device=sums.device) for side in (height, width)
+    )
+    rows[-1], columns[-1] = (height - 1) % factor + 1, (width - 1) % factor + 1
+    return sums.div_(rows[:, None] * columns).round_()

@@ -11,7 +11,7 @@ from torch import Tensor
 from circle.config import option
 from circle.errors import CircleError
 from circle.extractors.base import ImageShape, frozen, kaiming_uniform, tile_for
-from circle.extractors.calibration import pink_noise
+from circle.extractors.calibration import calibration_images
 from circle.extractors.projection import ProjectedExtractor
 from circle.extractors.reservoir import ReservoirConfig, patches, sparse_recurrent
 from circle.extractors.stem import PlainStem, StemConfig
@@ -111,7 +111,7 @@ class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
     @torch.inference_mode()
     def _refuse_divergence(self) -> None:
         config = self.config
-        noise = pink_noise(1, self.shape).float().sub_(config.input_mean).div_(config.input_scale)
+        noise = calibration_images(1, self.shape).float().sub_(config.input_mean).div_(config.input_scale)
         largest = float(self.vector(noise).abs().max())
         if not largest <= LARGEST_STATE:
             raise CircleError(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from circle.config import option
 from circle.extractors.projection import ProjectedConfig
-from circle.machine import workspace
+from circle.runtime.weights import box_windows, gaussian_windows
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class PooledConfig(ProjectedConfig):
     moments: tuple[Literal["mean", "square"], ...] = option(
         ("mean", "square"), "what is pooled: values, their squares, or both"
     )
-    power: float = option(0.5, "exponent p of the signed power sign(v) |v|^p applied to the vector")
+    power: Literal[0.5, 1.0] = option(
+        0.5, "exponent p of the signed power sign(v) |v|^p applied to the vector: a root, or none"
+    )
 
     def check(self) -> None:
         super().check()
@@ -36,14 +39,12 @@ class PooledConfig(ProjectedConfig):
             "moments",
             "mean, square or both",
         )
-        self.require(self.power > 0, "power", "a positive number")
 
-    def window_matrix(self, height: int, width: int) -> Tensor:
-        """A [g g, H W] that averages a flattened map over these windows."""
+    def windows_along(self, length: int) -> np.ndarray:
+        """Windows int64 [g, length] along one side of a map, whose weights add up to 254."""
         if self.windows == "box":
-            return grid_matrix(height, width, self.grid)
-        sides = [_gaussian_matrix(side, self.grid, self.window_spread, self.window_margin) for side in (height, width)]
-        return torch.kron(sides[0], sides[1])
+            return box_windows(length, self.grid)
+        return gaussian_windows(length, self.grid, self.window_spread, self.window_margin)
 
 
 def grid_matrix(height: int, width: int, grid: int) -> Tensor:
@@ -63,20 +64,6 @@ def _axis_matrix(length: int, grid: int) -> Tensor:
     return matrix
 
 
-def _gaussian_matrix(length: int, grid: int, spread: float, margin: float) -> Tensor:
-    """Rows exp(-(p - c_i)^2 / (2 (spread L)^2)), each with sum 1; centres c_i evenly from margin to L - margin.
-
-    A shift of the image by a few pixels changes such means little, where it moves whole edges from one box to the
-    next. That is worth three points of accuracy on small photographs.
-    """
-    places = torch.arange(length, dtype=torch.float64) + 0.5
-    centres = torch.linspace(margin, 1.0 - margin, grid, dtype=torch.float64) * length
-    if grid == 1:
-        centres = torch.tensor([length / 2], dtype=torch.float64)
-    weights = torch.exp(-((places - centres[:, None]) / (spread * length)).square() / 2)
-    return (weights / weights.sum(1, keepdim=True)).to(torch.float32)
-
-
 def pool(maps: Tensor, matrix: Tensor, moments: tuple[str, ...]) -> Tensor:
     """Maps [B, H, W, C] -> [B, len(moments) g g C]: means of the values and, if asked, of their squares."""
     flat = maps.reshape(len(maps), -1, maps.shape[-1])
@@ -85,32 +72,6 @@ def pool(maps: Tensor, matrix: Tensor, moments: tuple[str, ...]) -> Tensor:
     if "square" in moments:
         parts["square"] = torch.bmm(matrix, flat.square())
     return torch.cat([parts[moment].flatten(1) for moment in moments], 1)
-
-
-def pool_signs(maps: Tensor, windows: Tensor, moments: tuple[str, ...], into: Tensor) -> None:
-    """Moments of the positive and of the negative part of maps [B, P, J], which are overwritten, into [2 m, B, G, J].
-
-    Windows are [G, P]. Values are in the order of sign and moment.
-    """
-    positive = workspace.take("positive", tuple(maps.shape), maps)
-    torch.clamp_min(maps, 0.0, out=positive)
-    windows = windows.expand(len(maps), -1, -1)
-    for sign, part in enumerate((positive, maps.clamp_max_(0.0))):
-        results = dict(zip(moments, into[sign * len(moments) :], strict=False))
-        if "mean" in moments:
-            product(windows, part, results["mean"])
-            if sign:
-                results["mean"].neg_()
-        if "square" in moments:
-            product(windows, part.square_(), results["square"])
-
-
-def product(left: Tensor, right: Tensor, into: Tensor) -> None:
-    """Products of matrices [B, ., .]; straight into memory that is contiguous, else PyTorch makes them one by one."""
-    if into.is_contiguous():
-        torch.bmm(left, right, out=into)
-    else:
-        into.copy_(torch.bmm(left, right))
 
 
 def signed_power(values: Tensor, exponent: float) -> Tensor:

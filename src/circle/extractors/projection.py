@@ -82,8 +82,12 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
         self.bits = self.config.bits
         self.fixed = fixed
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), torch.float32)
+
     def forward(self, images: Tensor) -> Tensor:
-        images = images.sub(self.config.input_mean).div_(self.config.input_scale)
+        images = images.to(self.dtype).div_(255.0).sub_(self.config.input_mean).div_(self.config.input_scale)
         vector = self.mirrored_vector(images) if self.config.mirror else self.vector(images)
         return self.projection(vector) if self.projection else vector
 
