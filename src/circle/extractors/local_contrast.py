@@ -225,7 +225,7 @@ class ContrastBank(nn.Module):
         self.folded = config.mirror and self.kernel % 2 == 1 and shape.width % reduction == 0
         if self.folded:
             filters = np.concatenate([filters, filters[..., ::-1]])
-        self.scaling = specification.PatchScale(shape.channels, self.kernel, config.contrast_epsilon)
+        self.scaling = specification.PatchScale.by_channels(shape.channels, self.kernel, config.contrast_epsilon)
         weights = specification.product_weights(filters, directions, constants)
         self.may_clip = self.scaling.largest_response(filters, directions, constants) > 255
         frozen(self, "weights", tensor(weights) * 2.0**-specification.RESPONSE_SHIFT)
@@ -321,7 +321,7 @@ class ContrastBank(nn.Module):
     def _scales(self, padded: Tensor, sums: Tensor) -> Tensor:
         """Levels of a patch's value by its deviation, float32 [B, H, W]: see the specification."""
         scaling = self.scaling
-        squares = channel_sums(padded.to(exact_type(scaling.largest_square)).square())
+        squares = channel_sums(padded.to(exact_type(255**2 * self.kernel**2 * padded.shape[1])).square())
         squares = box_sums(box_sums(squares, self.kernel, 1), self.kernel, 2).to(torch.float64)
         scatter = squares.mul_(self.kernel**2).sub_(channel_sums(sums.to(torch.float64).square_()))
         quotient = torch.div(scaling.numerator, scatter.add_(scaling.epsilon)).floor_()

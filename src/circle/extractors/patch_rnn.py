@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
+from circle import linalg
 from circle.config import option
 from circle.errors import CircleError
 from circle.extractors.base import ImageShape, frozen, kaiming_uniform, tile_for
 from circle.extractors.calibration import calibration_images
 from circle.extractors.projection import ProjectedExtractor
-from circle.extractors.reservoir import ReservoirConfig, patches, sparse_recurrent
-from circle.extractors.stem import PlainStem, StemConfig
+from circle.extractors.reservoir import ReservoirConfig, patches
+from circle.extractors.stem import StemConfig
 from circle.registry import register
 
 LARGEST_STATE = 1e6  # float32 features beyond it have no use, and before long no bound
@@ -68,7 +71,7 @@ class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
 
     >>> from circle.extractors import ImageShape
     >>> extractor = PatchRNN(PatchRNNConfig(), ImageShape(3, 32, 32), seed=0)
-    >>> extractor.features(torch.rand(2, 3, 32, 32)).shape == (2, extractor.size)
+    >>> extractor.features(torch.zeros(2, 3, 32, 32, dtype=torch.uint8)).shape == (2, extractor.size)
     True
     """
 
@@ -111,7 +114,7 @@ class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
     @torch.inference_mode()
     def _refuse_divergence(self) -> None:
         config = self.config
-        noise = calibration_images(1, self.shape).float().sub_(config.input_mean).div_(config.input_scale)
+        noise = calibration_images(1, self.shape).float().div_(255.0).sub_(config.input_mean).div_(config.input_scale)
         largest = float(self.vector(noise).abs().max())
         if not largest <= LARGEST_STATE:
             raise CircleError(
@@ -121,10 +124,74 @@ class PatchRNN(ProjectedExtractor[PatchRNNConfig]):
             )
 
 
-def draw_stem(config: PatchRNNConfig, channels: int, generator: torch.Generator) -> PlainStem:
+def draw_stem(config: PatchRNNConfig, channels: int, generator: torch.Generator) -> ConvolutionStem:
     """The random convolutions of Conv-Patch-RNN; for Patch-RNN a stem without layers, which passes pixels on."""
     if not isinstance(config, ConvPatchRNNConfig):
-        return PlainStem(channels, (), (), generator, slope=0.0, bias=False)
-    return PlainStem(
+        return ConvolutionStem(channels, (), (), generator, slope=0.0, bias=False)
+    return ConvolutionStem(
         channels, config.stem_channels, config.stem_kernels, generator, slope=config.slope, bias=config.stem_bias
     )
+
+
+class ConvolutionStem(nn.Module):
+    """x <- leaky_relu(K * x + b), layer by layer; stride 1, same padding, Kaiming uniform, nothing trained."""
+
+    def __init__(
+        self,
+        inputs: int,
+        channels: Sequence[int],
+        kernels: Sequence[int],
+        generator: torch.Generator,
+        *,
+        slope: float,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        self.slope, self.bias = slope, bias
+        self.shapes: list[tuple[int, int, int, int]] = []  # of the layers' weights
+        for layer, (outputs, kernel) in enumerate(zip(channels, kernels, strict=True)):
+            shape, fan_in = (outputs, inputs, kernel, kernel), inputs * kernel**2
+            weight = kaiming_uniform(shape, fan_in, generator, slope)
+            frozen(self, f"weight_{layer}", weight.contiguous(memory_format=torch.channels_last))
+            if bias:
+                bound = fan_in**-0.5
+                frozen(self, f"bias_{layer}", torch.empty(outputs).uniform_(-bound, bound, generator=generator))
+            self.shapes.append(shape)
+            inputs = outputs
+        self.channels = inputs
+
+    def weight(self, layer: int) -> Tensor:
+        return self.get_buffer(f"weight_{layer}")
+
+    def parameters_fixed(self) -> int:
+        return sum(buffer.numel() for buffer in self.buffers())
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, channels, H, W], channels last in memory."""
+        for layer in range(len(self.shapes)):
+            bias = self.get_buffer(f"bias_{layer}") if self.bias else None
+            images = functional.leaky_relu_(same_convolution(images, self.weight(layer), bias), self.slope)
+        return images
+
+
+def same_convolution(images: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Convolution that keeps height and width; an even kernel reaches one pixel further right and down.
+
+    ``padding="same"`` is the same to the last bit, but warns of its padding for even kernels.
+    """
+    kernel = weight.shape[-1]
+    if kernel % 2 == 0:
+        images = functional.pad(images, (0, 1, 0, 1))
+    return functional.conv2d(images, weight, bias, padding=(kernel - 1) // 2)
+
+
+def sparse_recurrent(width: int, sparsity: float, radius: float, generator: torch.Generator, slope: float) -> Tensor:
+    """W [r, r]: Kaiming uniform, a share ``sparsity`` of the entries zero, spectral radius ``radius``.
+
+    The radius of a nilpotent draw (possible when few entries are left) is zero; it is kept as it is.
+    """
+    weight = kaiming_uniform((width, width), width, generator, slope)
+    zeros = round(sparsity * width * width)
+    weight.view(-1)[torch.randperm(width * width, generator=generator)[:zeros]] = 0.0
+    own = linalg.spectral_radius(weight)
+    return (weight.to(torch.float64) * (radius / own)).to(torch.float32) if own > 1e-9 else weight

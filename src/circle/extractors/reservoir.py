@@ -1,19 +1,20 @@
-"""One BiRC2D layer: four fixed reservoirs that scan a map of vectors in four directions."""
+"""One BiRC2D layer in exact integers: four fixed reservoirs that scan a map of vectors in four directions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from circle import linalg
 from circle.config import option
-from circle.extractors.base import frozen, kaiming_uniform
+from circle.extractors.base import frozen
+from circle.extractors.integers import exact_type, tensor
 from circle.extractors.projection import ProjectedConfig
-
-DIRECTIONS = 4
+from circle.runtime import birc2d as specification
+from circle.runtime.birc2d import DIRECTIONS
 
 
 @dataclass(frozen=True)
@@ -32,55 +33,51 @@ class ReservoirConfig(ProjectedConfig):
 
 
 class ReservoirLayer(nn.Module):
-    """Maps [B, H, W, inputs] to [B, H, W, 4 width].
+    """Maps [B, H, W, inputs] to [B, H, W, 4 width], in integers.
 
     Each direction d has its own W_in and W and runs along every row or column:
 
         h_t = (1 - a) h_{t-1} + a leaky_relu(W_in x_t + W h_{t-1}),    h_0 = 0
 
     The directions are left to right, right to left, top to bottom, bottom to top; the four states at a location
-    are concatenated. W is sparse and rescaled to the spectral radius.
+    are concatenated. W is sparse and rescaled to the spectral radius. States have 256 levels to a deviation and are
+    rounded after the sum, the leaky ReLU and the leak, whose factors are fractions with a power of two below.
     """
 
-    weight_in: Tensor  # [inputs, 4 width]
+    weight_in: Tensor  # [inputs, 4 width], in levels of states
     recurrent: Tensor  # [4, width, width], transposed
 
     def __init__(
-        self,
-        inputs: int,
-        width: int,
-        generator: torch.Generator,
-        *,
-        leak: float,
-        slope: float,
-        sparsity: float,
-        radius: float,
-        zero_mean_inputs: bool,
+        self, drawn: specification.Reservoir, config: ReservoirConfig, *, slope: float, largest_input: int
     ) -> None:
         super().__init__()
-        self.width, self.leak, self.slope = width, leak, slope
-        weight_in = kaiming_uniform((DIRECTIONS * width, inputs), inputs, generator, slope)
-        if zero_mean_inputs and inputs > 1:
-            weight_in -= weight_in.mean(1, keepdim=True)
-        recurrent = torch.stack(
-            [sparse_recurrent(width, sparsity, radius, generator, slope) for _ in range(DIRECTIONS)]
+        self.width = drawn.recurrent.shape[1]
+        self.slope = specification.fraction(slope, specification.SLOPE_BITS) * 2.0**-specification.SLOPE_BITS
+        self.leak = specification.fraction(config.leak, specification.LEAK_BITS) * 2.0**-specification.LEAK_BITS
+        self.fixed = drawn.inputs.size + int((drawn.recurrent != 0).sum())
+        # Sums are whole multiples of the finer of the two units.
+        unit = max(drawn.input_shift, specification.RECURRENT_BITS)
+        largest = int(np.abs(drawn.inputs).sum(1).max()) * largest_input * 2 ** (unit - drawn.input_shift)
+        recurrent = int(np.abs(drawn.recurrent).sum(2).max()) * specification.STATE_LIMIT
+        dtype = exact_type(largest + recurrent * 2 ** (unit - specification.RECURRENT_BITS))
+        frozen(self, "weight_in", tensor(drawn.inputs.T, dtype) * 2.0**-drawn.input_shift)
+        frozen(
+            self, "recurrent", tensor(drawn.recurrent.transpose(0, 2, 1), dtype) * 2.0**-specification.RECURRENT_BITS
         )
-        self.fixed = weight_in.numel() + int((recurrent != 0).sum())
-        frozen(self, "weight_in", weight_in.T.contiguous())
-        frozen(self, "recurrent", recurrent.transpose(1, 2).contiguous())
 
     def forward(self, maps: Tensor) -> Tensor:
         """[B, H, W, inputs] -> [B, H, W, 4 width]."""
         batch, height, width, inputs = maps.shape
         # One product serves the inputs of all four directions.
-        drive = (maps.reshape(-1, inputs) @ self.weight_in).view(batch, height, width, DIRECTIONS, self.width)
+        drive = maps.reshape(-1, inputs).to(self.weight_in.dtype) @ self.weight_in
+        drive = drive.view(batch, height, width, DIRECTIONS, self.width)
         rows, columns = drive[..., :2, :], drive[..., 2:, :].transpose(1, 2)
         if height == width:
             self._scan([rows, columns], self.recurrent)
         else:
             self._scan([rows], self.recurrent[:2])
             self._scan([columns], self.recurrent[2:])
-        return drive.view(batch, height, width, DIRECTIONS * self.width)
+        return drive.view(batch, height, width, DIRECTIONS * self.width).to(torch.float32)
 
     def _scan(self, drives: list[Tensor], recurrent: Tensor) -> None:
         """Replace the drives [B, lines, steps, 2, width] by the states, going both ways along the steps.
@@ -93,31 +90,20 @@ class ReservoirLayer(nn.Module):
         state = torch.zeros_like(current)
         by_direction = current.view(len(recurrent), batch, lines, self.width)
         state_by_direction = state.view(len(recurrent), batch, lines, self.width)
+        limit = float(specification.STATE_LIMIT)
         for step in range(steps):
             places = [drive[:, :, at, way] for drive in drives for way, at in enumerate((step, steps - 1 - step))]
             for direction, place in enumerate(places):
                 by_direction[direction].copy_(place)
             if step:
                 torch.baddbmm(current, state, recurrent, out=current)
-            functional.leaky_relu_(current, self.slope)
+            functional.leaky_relu_(current.round_(), self.slope).round_().clamp_(-limit, limit)
             if self.leak == 1.0:
                 state.copy_(current)
             else:
-                state.mul_(1.0 - self.leak).add_(current, alpha=self.leak)
+                state.mul_(1.0 - self.leak).add_(current, alpha=self.leak).round_()
             for direction, place in enumerate(places):
                 place.copy_(state_by_direction[direction])
-
-
-def sparse_recurrent(width: int, sparsity: float, radius: float, generator: torch.Generator, slope: float) -> Tensor:
-    """W [r, r]: Kaiming uniform, a share ``sparsity`` of the entries zero, spectral radius ``radius``.
-
-    The radius of a nilpotent draw (possible when few entries are left) is zero; it is kept as it is.
-    """
-    weight = kaiming_uniform((width, width), width, generator, slope)
-    zeros = round(sparsity * width * width)
-    weight.view(-1)[torch.randperm(width * width, generator=generator)[:zeros]] = 0.0
-    own = linalg.spectral_radius(weight)
-    return (weight.to(torch.float64) * (radius / own)).to(torch.float32) if own > 1e-9 else weight
 
 
 def patches(maps: Tensor, side: int) -> Tensor:

@@ -22,17 +22,28 @@ class PatchScale:
     where ``numerator`` is 64^2/3^2 channels 4^shift and ``epsilon`` channels k^4 63.75^2 times that of the config.
     """
 
-    def __init__(self, channels: int, kernel: int, epsilon: float) -> None:
-        levels = PATCH_LEVELS**2 * channels
-        self.epsilon = math.floor(Fraction(epsilon) * channels * kernel**4 * Fraction(255, 4) ** 2 + Fraction(1, 2))
-        self.epsilon = max(1, self.epsilon)
+    def __init__(self, values: int, levels: Fraction, epsilon: Fraction) -> None:
+        """Of patches with so many values, ``levels`` = numerator / 4^shift, ``epsilon`` in the units of the scatter."""
+        self.epsilon = max(1, math.floor(epsilon + Fraction(1, 2)))
         self.shift = (51 - math.ceil(levels).bit_length()) // 2
         self.numerator = math.floor(levels * 4**self.shift)
-        # A patch's squares add up to levels x k^2 before each of its values is rounded by at most a half.
-        self.norm = (math.isqrt(math.ceil(levels * kernel**2 * 4**10)) + 1) / 2**10 + math.sqrt(channels) * kernel / 2
-        self.largest_square = 255**2 * kernel**2 * channels
-        #: Whether a value may leave eight bits: it is at most as large as the whole patch's norm.
-        self.may_exceed = PATCH_LEVELS**2 * channels * kernel**2 >= Fraction(253, 2) ** 2
+        # Squares of a patch add up to 64^2/3^2 times their number, before each is rounded by at most a half.
+        self.norm = math.sqrt(values) * (float(PATCH_LEVELS) + 0.5)
+        #: Whether a value may leave eight bits: none is larger than the whole patch's norm.
+        self.may_exceed = PATCH_LEVELS**2 * values >= Fraction(253, 2) ** 2
+
+    @classmethod
+    def by_channels(cls, channels: int, kernel: int, epsilon: float) -> PatchScale:
+        """For patches that are centred in each channel."""
+        variance = Fraction(255, 4) ** 2  # of a pixel
+        return cls(
+            channels * kernel**2, PATCH_LEVELS**2 * channels, Fraction(epsilon) * channels * kernel**4 * variance
+        )
+
+    @classmethod
+    def of_whole(cls, values: int, epsilon: float, level_bits: int) -> PatchScale:
+        """For patches of so many values that are centred as a whole, c = n x - sum and V = n sum of x^2 - (sum of x)^2."""
+        return cls(values, PATCH_LEVELS**2, Fraction(epsilon) * values**2 * 4**level_bits)
 
     def largest_response(self, filters: np.ndarray, directions: np.ndarray, constants: np.ndarray) -> int:
         """A bound on the levels of responses (by the norms of patch and filter) and of colours."""
