@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from circle.config import option
 from circle.extractors.base import ImageShape, frozen
-from circle.extractors.integers import PLAIN_SHIFT, IntegerExtractor, pool_windows, signed_root, tensor
+from circle.extractors.integers import IntegerExtractor, pool_windows, signed_root, tensor
 from circle.extractors.pooling import PooledConfig
 from circle.extractors.reservoir import ReservoirConfig, ReservoirLayer, patches
 from circle.extractors.stem import ContrastStem, PlainStem, StemConfig
 from circle.registry import register
 from circle.runtime import birc2d as specification
 from circle.runtime.birc2d import DIRECTIONS
+from circle.runtime.weights import PLAIN_SHIFT
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ class BiRC2D(IntegerExtractor[BiRC2DConfig]):
             vector = torch.cat([part.flatten(1) for part in maps], 1)
             return signed_root(vector) if config.power == 0.5 else vector
         limits = [specification.WIDE_LIMIT] * len(self.stacks) + [self.stem.limit]
-        vector = torch.cat([self._pooled(i, part, limit) for i, (part, limit) in enumerate(zip(maps, limits))], 1)
+        vector = torch.cat(
+            [self._pooled(i, part, limit) for i, (part, limit) in enumerate(zip(maps, limits, strict=False))], 1
+        )
         return signed_root(vector) if config.power == 0.5 else vector.mul_(2.0**-PLAIN_SHIFT).floor_()
 
     def _pooled(self, index: int, maps: Tensor, limit: int) -> Tensor:

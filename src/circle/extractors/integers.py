@@ -7,7 +7,6 @@ compare. So processors, threads, batches, libraries and GPUs give the same integ
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from functools import lru_cache
 from typing import Generic
@@ -19,13 +18,15 @@ from torch import Tensor, nn
 from circle.errors import CircleError
 from circle.extractors.base import Extractor, ParameterCount, frozen
 from circle.extractors.projection import MAXIMUM_DENSE, Settings
-from circle.runtime.weights import permutation, random_bytes
+from circle.runtime.weights import (
+    FLOAT32_EXACT,
+    ROOT_SHIFT,
+    dense_projection,
+    projection_shift,
+    sparse_projection,
+)
 
-FLOAT32_EXACT = 2**24
 FLOAT64_EXACT = 2**53
-ROOT_SHIFT = 12  # bits that a pooled value is shifted by before its root is taken: six more for the root
-PLAIN_SHIFT = 4  # bits that a pooled value without a root is shortened by
-PROJECTED_BITS = 23  # of a projected value
 
 
 def exact_type(largest: int) -> torch.dtype:
@@ -122,25 +123,6 @@ class IntegerProjection(nn.Module):
             result = values @ self.dense
         result = result.mul_(2.0**-self.shift).floor_().to(torch.float32)
         return result.clamp_min_(0.0) if self.relu else result
-
-
-def dense_projection(seed: int, inputs: int, outputs: int) -> np.ndarray:
-    """int64 [outputs, inputs]: the last bit of a byte is the sign, the others are the size."""
-    drawn = random_bytes(seed, "projection", (outputs, inputs)).astype(np.int64)
-    return (drawn >> 1) * (1 - 2 * (drawn & 1))
-
-
-def sparse_projection(seed: int, inputs: int, outputs: int, fan_in: int) -> tuple[np.ndarray, np.ndarray]:
-    """Index and sign int64 [outputs, fan_in] of the inputs that each output adds up."""
-    decks = math.ceil(outputs * fan_in / inputs)
-    dealt = np.concatenate([permutation(seed, f"projection deck {deck}", inputs) for deck in range(decks)])
-    signs = 1 - 2 * (random_bytes(seed, "projection signs", (outputs, fan_in)).astype(np.int64) & 1)
-    return dealt[: outputs * fan_in].reshape(outputs, fan_in), signs
-
-
-def projection_shift(largest: int) -> int:
-    """Bits too many in a projection whose weights add up to ``largest`` in the largest row, for values of 24 bits."""
-    return max(0, (largest * FLOAT32_EXACT - 1).bit_length() - PROJECTED_BITS)
 
 
 class IntegerExtractor(Extractor, Generic[Settings]):

@@ -15,7 +15,6 @@ from torch.nn import functional
 from circle.config import option
 from circle.extractors.base import ImageShape, check_parts, frozen
 from circle.extractors.integers import (
-    PLAIN_SHIFT,
     IntegerExtractor,
     exact_type,
     integer_root,
@@ -28,7 +27,7 @@ from circle.extractors.pooling import PooledConfig
 from circle.machine import workspace
 from circle.registry import register
 from circle.runtime import local_contrast as specification
-from circle.runtime.weights import colour_functions, contrast_filters
+from circle.runtime.weights import PLAIN_SHIFT, colour_functions, contrast_filters
 
 
 @dataclass(frozen=True)

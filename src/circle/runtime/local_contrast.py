@@ -7,6 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from circle.runtime.arithmetic import Settings, moments_over_windows, root
+from circle.runtime.weights import colour_functions, contrast_filters
+
 RESPONSE_SHIFT = 6  # bits that a response is shortened by: 32 of its levels are a deviation
 PATCH_LEVELS = Fraction(64, 3)  # of a normalised patch, for one deviation: 128 levels for six deviations
 
@@ -45,6 +48,13 @@ class PatchScale:
         """For patches of so many values that are centred as a whole, c = n x - sum and V = n sum of x^2 - (sum of x)^2."""
         return cls(values, PATCH_LEVELS**2, Fraction(epsilon) * values**2 * 4**level_bits)
 
+    def applied(self, centred: np.ndarray, scatter: np.ndarray) -> np.ndarray:
+        """Centred patches int64 in levels, where ``scatter`` is V of each."""
+        factor = np.floor(np.sqrt(self.numerator // (scatter + self.epsilon) + 0.5))
+        # One product in float32, as the fast extractors make it.
+        scaled = centred.astype(np.float32) * (factor * 2.0**-self.shift).astype(np.float32)
+        return np.clip(np.rint(scaled), -127, 127).astype(np.int64)
+
     def largest_response(self, filters: np.ndarray, directions: np.ndarray, constants: np.ndarray) -> int:
         """A bound on the levels of responses (by the norms of patch and filter) and of colours."""
         norms = np.sqrt(np.square(filters.reshape(len(filters), -1)).sum(1)) * self.norm
@@ -67,3 +77,56 @@ def product_weights(filters: np.ndarray, directions: np.ndarray, constants: np.n
         weights[size:-2, count:] = 2 * directions.T
         weights[-2, count:], weights[-1, count:] = np.divmod(directions.sum(1) + constants + half, 127)
     return weights
+
+
+def vector(images: np.ndarray, settings: Settings, seed: int) -> np.ndarray:
+    """Images uint8 [N, C, H, W] -> integers int64 [N, length], before mirror images, projection and grid."""
+    pixels = images.astype(np.int64)
+    channels = pixels.shape[1]
+    maps = []
+    for bank, (count, kernel, reduction) in enumerate(
+        zip(settings.filters, settings.kernels, settings.reductions, strict=True)
+    ):
+        grey = round(count * settings.grey_share)
+        filters = contrast_filters(seed, f"bank {bank}", count, channels, kernel, grey)
+        patches = normalised_patches(reduced(pixels, reduction), kernel, settings.contrast_epsilon)
+        maps.append(responses(np.einsum("nckhw,jck->nhwj", patches, filters.reshape(count, channels, -1))))
+    directions, constants = colour_functions(seed, settings.colours, channels, settings.colour_offset)
+    if settings.colours:
+        finest = reduced(pixels, min(settings.reductions, default=1))
+        maps.append(responses(np.einsum("nchw,jc->nhwj", 2 * finest - 255, directions) + constants))
+    vectors = []
+    for levels in maps:
+        signs = (np.maximum(levels, 0), np.maximum(-levels, 0))
+        pooled = np.stack([moments_over_windows(sign, settings) for sign in signs], 1)  # [N, 2, m, g g, J]
+        vectors.append(root(pooled, settings.power).reshape(len(images), -1))
+    return np.concatenate(vectors, 1)
+
+
+def responses(sums: np.ndarray) -> np.ndarray:
+    """Levels of responses: 32 for one deviation, 255 at most."""
+    return np.clip((sums + 2 ** (RESPONSE_SHIFT - 1)) >> RESPONSE_SHIFT, -255, 255)
+
+
+def reduced(pixels: np.ndarray, factor: int) -> np.ndarray:
+    """Means over factor x factor pixels, fewer at the far edges, rounded half to even."""
+    height, width = pixels.shape[2:]
+    padded = np.pad(pixels, ((0, 0), (0, 0), (0, -height % factor), (0, -width % factor)))
+    rows, columns = padded.shape[2] // factor, padded.shape[3] // factor
+    sums = padded.reshape(*pixels.shape[:2], rows, factor, columns, factor).sum((3, 5))
+    tall, wide = np.full(rows, factor), np.full(columns, factor)
+    tall[-1], wide[-1] = (height - 1) % factor + 1, (width - 1) % factor + 1
+    return np.rint(sums / (tall[:, None] * wide)).astype(np.int64)
+
+
+def normalised_patches(pixels: np.ndarray, kernel: int, epsilon: float) -> np.ndarray:
+    """Patches int64 [N, C, k k, H, W] around each pixel, edge pixels repeated, 64/3 levels to a deviation."""
+    height, width = pixels.shape[2:]
+    before, after = (kernel - 1) // 2, kernel // 2
+    padded = np.pad(pixels, ((0, 0), (0, 0), (before, after), (before, after)), mode="edge")
+    places = [(i, j) for i in range(kernel) for j in range(kernel)]
+    patches = np.stack([padded[:, :, i : i + height, j : j + width] for i, j in places], 2)
+    sums = patches.sum(2)
+    scatter = kernel**2 * np.square(patches).sum((1, 2)) - np.square(sums).sum(1)
+    centred = kernel**2 * patches - sums[:, :, None]
+    return PatchScale.by_channels(pixels.shape[1], kernel, epsilon).applied(centred, scatter[:, None, None])

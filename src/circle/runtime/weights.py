@@ -19,6 +19,9 @@ FEATURE_VERSION = 2
 
 FILTER_NORM = 96  # of a filter whose response to a normalised patch has deviation one
 COLOUR_NORM = 16  # of a colour direction, likewise
+ROOT_SHIFT = 12  # bits that a pooled value is shifted by before its root is taken: six more for the root
+PLAIN_SHIFT = 4  # bits that a pooled value without a root is shortened by
+PROJECTED_BITS = 23  # of a projected value, and a sign
 WINDOW_SUM = 254  # weights of a window add up to this, so that windowed squares of bytes stay below 2^24
 
 
@@ -168,3 +171,22 @@ def _differences(weights: list[Fraction], end: int) -> list[int]:
         running += weight
         sums.append(math.floor(running / total * end + Fraction(1, 2)))
     return [after - before for before, after in pairwise(sums)]
+
+
+def dense_projection(seed: int, inputs: int, outputs: int) -> np.ndarray:
+    """int64 [outputs, inputs]: the last bit of a byte is the sign, the others are the size."""
+    drawn = random_bytes(seed, "projection", (outputs, inputs)).astype(np.int64)
+    return (drawn >> 1) * (1 - 2 * (drawn & 1))
+
+
+def sparse_projection(seed: int, inputs: int, outputs: int, fan_in: int) -> tuple[np.ndarray, np.ndarray]:
+    """Index and sign int64 [outputs, fan_in] of the inputs that each output adds up."""
+    decks = math.ceil(outputs * fan_in / inputs)
+    dealt = np.concatenate([permutation(seed, f"projection deck {deck}", inputs) for deck in range(decks)])
+    signs = 1 - 2 * (random_bytes(seed, "projection signs", (outputs, fan_in)).astype(np.int64) & 1)
+    return dealt[: outputs * fan_in].reshape(outputs, fan_in), signs
+
+
+def projection_shift(largest: int) -> int:
+    """Bits that a projection is shortened by whose weights add up to ``largest`` in the largest row, for 19-bit values."""
+    return max(0, (largest << 19).bit_length() - PROJECTED_BITS)
