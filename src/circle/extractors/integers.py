@@ -19,14 +19,14 @@ from circle.errors import CircleError
 from circle.extractors.base import Extractor, ParameterCount, frozen
 from circle.extractors.projection import MAXIMUM_DENSE, Settings
 from circle.runtime.weights import (
-    FLOAT32_EXACT,
+    PROJECTED_BITS,
     ROOT_SHIFT,
     dense_projection,
     projection_shift,
     sparse_projection,
 )
 
-FLOAT64_EXACT = 2**53
+FLOAT32_EXACT, FLOAT64_EXACT = 2**24, 2**53
 
 
 def exact_type(largest: int) -> torch.dtype:
@@ -78,8 +78,8 @@ class IntegerProjection(nn.Module):
     """y = floor(R v / 2^s), R [outputs, inputs] random and fixed, v integers below 2^24; with ``relu`` max(y, 0).
 
     ``fan_in = 0``: R is dense, uniform from -127 to 127. ``fan_in > 0``: R is sparse; each output adds ``fan_in`` inputs
-    with random signs, dealt out from shuffled decks, so that all are used equally often. The shift s brings the largest
-    possible sum down to 23 bits.
+    with random signs, dealt out from shuffled decks, so that all are used equally often. The shift s brings sums of
+    19-bit values down to 23 bits, and what is larger is cut off.
     """
 
     index: Tensor  # [outputs, fan_in]
@@ -121,8 +121,9 @@ class IntegerProjection(nn.Module):
             ).T.contiguous()
         else:
             result = values @ self.dense
-        result = result.mul_(2.0**-self.shift).floor_().to(torch.float32)
-        return result.clamp_min_(0.0) if self.relu else result
+        largest = 2.0**PROJECTED_BITS - 1.0
+        result = result.mul_(2.0**-self.shift).floor_().clamp_(0.0 if self.relu else -largest, largest)
+        return result.to(torch.float32)
 
 
 class IntegerExtractor(Extractor, Generic[Settings]):

@@ -340,8 +340,10 @@ def pool_signs(maps: Tensor, rows: Tensor, columns: Tensor, moments: tuple[str, 
     windows = rows.expand(count, -1, -1)
     for part, result in zip((positive, maps), sums, strict=True):
         flat = part.view(count, height, -1)
-        for moment, each in zip(moments, result, strict=True):
-            torch.bmm(windows, flat.square_() if moment == "square" else flat, out=each)
+        if "mean" in moments:
+            torch.bmm(windows, flat, out=result[moments.index("mean")])
+        if "square" in moments:
+            torch.bmm(windows, flat.square_(), out=result[moments.index("square")])
     if "mean" in moments:
         mean = moments.index("mean")
         torch.sub(sums[0, mean], sums[1, mean], out=sums[1, mean])

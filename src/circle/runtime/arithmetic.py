@@ -9,6 +9,7 @@ import numpy as np
 
 from circle.runtime.weights import (
     PLAIN_SHIFT,
+    PROJECTED_BITS,
     ROOT_SHIFT,
     box_windows,
     dense_projection,
@@ -78,8 +79,8 @@ def whole_vector(
     else:
         weights = dense_projection(seed, values.shape[1], size)
         values, largest = values @ weights.T, int(np.abs(weights).sum(1).max())
-    values = values >> projection_shift(largest)
-    return np.maximum(values, 0) if settings.projection == "relu" else values
+    limit = 2**PROJECTED_BITS - 1
+    return np.clip(values >> projection_shift(largest), 0 if settings.projection == "relu" else -limit, limit)
 
 
 def on_grid(values: np.ndarray, scale: np.ndarray, offset: np.ndarray, bits: int) -> np.ndarray:
