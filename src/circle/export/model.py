@@ -19,7 +19,12 @@ from circle.learner import CircleClassifier
 Layout = Literal["NHWC", "NCHW"]
 # The files that register the forms of extractors. They are loaded with this one, which every way to ``form_of`` passes,
 # so that a plug-in's form for the same extractor comes later and holds.
-FORM_FILES = ("circle.export.convolutions", "circle.export.reservoirs", "circle.export.scattering")
+FORM_FILES = (
+    "circle.export.integers",
+    "circle.export.convolutions",
+    "circle.export.reservoirs",
+    "circle.export.scattering",
+)
 INPUT, PROBABILITIES, BEST = "images", "probabilities", "best"
 
 for forms in FORM_FILES:
@@ -35,7 +40,7 @@ def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
     model._require_learned()
     graph = Graph()
     images = INPUT if layout == "NCHW" else graph.add("Transpose", INPUT, perm=[0, 3, 1, 2])
-    images = graph.add("Div", graph.cast(images, "FLOAT"), graph.constant(255.0, "full_scale"))
+    images = graph.cast(images, "FLOAT")
     head = model._head_config()
     temperature = graph.constant(torch.tensor(head.temperature, dtype=torch.float64), "temperature")
     heads = []
@@ -66,7 +71,7 @@ def positions_name(group: int) -> str:
 
 
 def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
-    """``Group.features``: images float32 [N, C, H, W] in [0, 1] -> positions on the grid, float32 [N, size].
+    """``Group.features``: pixels float32 [N, C, H, W] from 0 to 255 -> positions on the grid, float32 [N, size].
 
     q = clamp(round((z - offset) / scale), -L, L). ONNX and PyTorch both round halves to the even neighbour.
     """

@@ -220,6 +220,7 @@ class ContrastBank(nn.Module):
         """Of filters [J, C, k, k] and functions of colour [Q, C], [Q], for the image made ``reduction`` times smaller."""
         super().__init__()
         self.count, self.colours, self.kernel = len(filters), len(directions), filters.shape[-1]
+        self.channels = shape.channels
         self.reduction, self.mirror, self.moments = reduction, config.mirror, config.moments
         self.folded = config.mirror and self.kernel % 2 == 1 and shape.width % reduction == 0
         if self.folded:

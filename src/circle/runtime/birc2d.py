@@ -24,7 +24,7 @@ STATE_SHIFT = 1  # bits that states are shortened by before they are pooled
 WIDE_LIMIT = 1023  # of states that are pooled
 SLOPE_BITS = 10  # the slope of the leaky ReLU is a multiple of 2^-10
 LEAK_BITS = 8  # the leak is a multiple of 2^-8
-WEIGHT_BITS = 5  # of the largest input weight or plain filter weight
+WEIGHT_BITS = 4  # of the largest input weight or plain filter weight, and a sign
 RECURRENT_BITS = 7  # recurrent weights are multiples of 2^-7
 DIRECTIONS = 4
 
