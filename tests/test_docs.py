@@ -128,6 +128,16 @@ def test_pages_point_nowhere_outside() -> None:
             assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
+def test_tests_that_pages_name_exist() -> None:
+    files = list((ROOT / "tests").rglob("*.py"))
+    known = {path.stem for path in files}
+    for path in files:
+        known |= set(re.findall(r"def (test_\w+)", path.read_text()))
+    named = {name for page in PAGES for name in re.findall(r"\b(test_\w+)", page.read_text())}
+    assert len(named) > 50
+    assert sorted(named - known) == []
+
+
 def test_files_of_the_architecture_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     names = set(re.findall(r"`((?:[a-z_0-9]+/)*[a-z_0-9]+\.py|[a-z_]+/)`", text))
