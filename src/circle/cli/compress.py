@@ -15,7 +15,7 @@ from circle.compression.measure import Timing
 from circle.compression.search import Step, Way
 from circle.data.sources import open_source
 from circle.errors import CircleError, counted
-from circle.heads.packed import Weights
+from circle.heads.scores import Weights
 from circle.learner import CircleClassifier
 
 

@@ -15,7 +15,7 @@ from circle.ensemble import Group, Kept, KeptMember
 from circle.errors import CircleError
 from circle.extractors import Grid
 from circle.heads import LinearScores, Scores, build_head
-from circle.heads.packed import Weights
+from circle.heads.scores import Weights
 from circle.learner import CircleClassifier
 from circle.registry import resolve
 

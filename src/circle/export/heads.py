@@ -9,8 +9,7 @@ from torch import Tensor
 
 from circle.errors import CircleError
 from circle.export.graph import Graph, require_room
-from circle.heads.packed import LowRankScores, PackedScores
-from circle.heads.scores import CosineScores, LinearScores, QuadraticScores, Scores
+from circle.heads.scores import CosineScores, LinearScores, LowRankScores, PackedScores, QuadraticScores, Scores
 
 
 def add_scores(graph: Graph, scores: Scores, features: str, name: str) -> str:
