@@ -61,7 +61,7 @@ def powered(graph: Graph, values: str, power: float, *, pooled: bool = True) -> 
 
 
 def neighbours(graph: Graph, maps: str, kernel: int, sides: tuple[int, int], mode: str) -> str:
-    """Maps [N, C, H, W] -> [N, k k, C, H, W]: the k x k values around each; even kernels reach further right and down."""
+    """Maps [N, C, H, W] -> [N, k k, C, H, W]: the k x k values around each; even kernels reach right and down."""
     before, after = (kernel - 1) // 2, kernel // 2
     padded = graph.pad(maps, [0, 0, before, before], [0, 0, after, after], mode=mode)
     height, width = sides

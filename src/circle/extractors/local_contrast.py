@@ -217,7 +217,7 @@ class ContrastBank(nn.Module):
         shape: ImageShape,
         reduction: int,
     ) -> None:
-        """Of filters [J, C, k, k] and functions of colour [Q, C], [Q], for the image made ``reduction`` times smaller."""
+        """Of filters [J, C, k, k] and functions of colour [Q, C], [Q], for images made ``reduction`` times smaller."""
         super().__init__()
         self.count, self.colours, self.kernel = len(filters), len(directions), filters.shape[-1]
         self.channels = shape.channels
@@ -379,7 +379,7 @@ def channel_sums(values: Tensor) -> Tensor:
 
 
 def reduced(images: Tensor, factor: int) -> Tensor:
-    """Means over factor x factor pixels, fewer at the far edges, rounded: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
+    """Rounded means over factor x factor pixels, fewer at far edges: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
     if factor == 1:
         return images
     height, width = images.shape[2:]
