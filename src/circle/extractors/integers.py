@@ -78,8 +78,8 @@ class IntegerProjection(nn.Module):
     """y = floor(R v / 2^s), R [outputs, inputs] random and fixed, v integers below 2^24; with ``relu`` max(y, 0).
 
     ``fan_in = 0``: R is dense, uniform from -127 to 127. ``fan_in > 0``: R is sparse; each output adds ``fan_in``
-    inputs with random signs, dealt out from shuffled decks, so that all are used equally often. The shift s brings sums of
-    19-bit values down to 23 bits, and what is larger is cut off.
+    inputs with random signs, dealt out from shuffled decks, so that all are used equally often. The shift s brings
+    sums of 19-bit values down to 23 bits, and what is larger is cut off.
     """
 
     index: Tensor  # [outputs, fan_in]

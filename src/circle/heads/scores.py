@@ -107,7 +107,7 @@ class LinearScores(Scores):
 
     def rounded(self) -> LinearScores:
         weight, bias = self.weight.to(torch.float64), self.bias.to(torch.float64)
-        # The largest weight of a class has 15 bits and a sign. Powers of two are made by Python, which makes them exactly.
+        # The largest weight of a class has 15 bits and a sign. Python's powers of two are exact.
         exponents = [math.frexp(largest)[1] - 15 for largest in weight.abs().amax(1).tolist()]
         unit = weight.new_tensor([math.ldexp(1.0, exponent) for exponent in exponents])
         return LinearScores(

@@ -71,12 +71,12 @@ class NumPyPredictor:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a predicting model, as ``circle pack``, ``circle compress`` or ``save(for_prediction=True)`` wrote it."""
+        """Read a model that ``circle pack``, ``circle compress`` or ``save(for_prediction=True)`` wrote."""
         arrays, header = container.read(path)
         if not cls.supports(header):
             raise CircleError(
-                f"{path}: not for the light runtime; expected a model that `circle pack` made, with a portable extractor "
-                f"({', '.join(VECTORS)}) and a linear head"
+                f"{path}: not for the light runtime; expected a model that `circle pack` made, with a portable "
+                f"extractor ({', '.join(VECTORS)}) and a linear head"
             )
         return cls(header, arrays)
 
