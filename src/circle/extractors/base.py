@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -91,7 +92,7 @@ class Extractor(nn.Module, ABC):
     def keep(self, parts: Sequence[int]) -> Extractor:
         """The extractor of these parts alone, numbers of :meth:`parts`, ascending; it does no work for the others.
 
-        Its features are those columns of the whole extractor's, but for the last bits.
+        Its features are those columns of the whole extractor's, but for the last bits where it is not portable.
         """
         check_parts(parts, len(self.parts()), self.config.name)
         return self
@@ -106,8 +107,8 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
     share = math.ceil(len(images) * len(extractors) / torch.get_num_threads())
 
     def job(extractor: Extractor, result: Tensor, start: int, length: int) -> None:
-        # Inference mode belongs to a thread, so every job enters it.
-        with torch.inference_mode():
+        # Both belong to a thread, so every job enters them; a caller's mixed precision would not be exact.
+        with torch.inference_mode(), torch.autocast(images.device.type, enabled=False):
             tile = images[start : start + length]
             count = len(tile)
             if count < extractor.minimum_batch:
@@ -115,16 +116,30 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
                 tile = torch.cat([tile, filler])
             result[start : start + count] = extractor(tile)[:count]
 
-    machine.run_jobs(
-        [
-            partial(job, extractor, result, start, length)
-            for extractor, result in zip(extractors, results, strict=True)
-            # A few images are shared out, too.
-            for length in [max(1, min(extractor.tile, share))]
-            for start in range(0, len(images), length)
-        ]
-    )
+    jobs = [
+        partial(job, extractor, result, start, length)
+        for extractor, result in zip(extractors, results, strict=True)
+        # A few images are shared out, too.
+        for length in [max(1, min(extractor.tile, share))]
+        for start in range(0, len(images), length)
+    ]
+    with whole_float32():
+        machine.run_jobs(jobs)
     return results
+
+
+@contextmanager
+def whole_float32() -> Iterator[None]:
+    """Products of all 24 bits of float32, whatever the program around has set: TF32 and bfloat16 keep fewer."""
+    before = torch.get_float32_matmul_precision()
+    if before == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def check_parts(parts: Sequence[int], count: int, name: str) -> None:
