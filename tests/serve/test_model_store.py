@@ -11,8 +11,8 @@ from factories import learn, learn_request, learned, open_store, png, tiny_model
 from circle import CircleClassifier
 from circle.errors import CircleError
 from circle.serve import edit_history, model_store
-from circle.serve.errors import ConflictError, StorageError
 from circle.serve.journal import Frame
+from circle.serve.limits import ConflictError, StorageError
 from circle.serve.model_store import LearnRequest, ModelStore
 from circle.serve.recovery import journal_path
 
@@ -246,7 +246,7 @@ def test_a_full_disk_does_not_stop_forgetting(tmp_path: Path, monkeypatch: pytes
         raise CircleError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_store, "save_model", fail)
+        patch.setattr(model_store.files, "save_learner", fail)
         assert store.forget("bee") is True
     assert (store.warning, store.journal_bytes > 0) == ("no room", True)
     assert reopened(store).labels() == ["ant"], "the step is in the journal"

@@ -11,7 +11,7 @@ from factories import learn_request, open_store
 
 from circle import CircleClassifier
 from circle.serve import workers
-from circle.serve.errors import BusyError, ConflictError, StorageError
+from circle.serve.limits import BusyError, ConflictError, StorageError
 from circle.serve.model_store import ModelStore
 from circle.serve.snapshot import SnapshotUpdater
 from circle.serve.workers import PredictionWorker, Writer

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
-from circle.serve.errors import StorageError
+from circle.serve.limits import StorageError
 
 MAGIC = b"CJ1\n"
 _FRAME = struct.Struct("<4sI8s")
@@ -57,7 +57,7 @@ class Journal:
     def create(cls, path: Path, base: Frame) -> Journal:
         """Begin a journal, in one step in the place of the one that is there."""
         content = base.encode()
-        with checkpoint.atomic_path(path) as temporary:
+        with files.atomic_path(path) as temporary:
             temporary.write_bytes(content)
         return cls(path, base.header["identity"], os.open(path, os.O_WRONLY), len(content))
 

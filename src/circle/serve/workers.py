@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from circle.errors import CircleError
-from circle.serve.errors import BusyError, ConflictError, StorageError
+from circle.serve.limits import BusyError, ConflictError, StorageError
 from circle.serve.model_store import LearnRequest, ModelStore
 from circle.serve.snapshot import Snapshot, SnapshotUpdater
 
