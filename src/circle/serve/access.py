@@ -105,7 +105,7 @@ class AccessControl:
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         if any(len(headers.get(name, [])) > 1 for name in (b"host", b"origin", b"authorization", b"content-length")):
-            return 400, "a header is there twice"
+            return 400, "duplicate header; expected each of them once"
         host = headers.get(b"host", [b""])[0].decode("latin-1").lower()
         if not self._is_host(host):
             return 421, "host: expected the address that the server was started with"

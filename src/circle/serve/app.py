@@ -129,7 +129,7 @@ class _Api:
 
     async def forget(self, request: Request) -> Response:
         name = clean_name((await json_fields(request, "label"))["label"])
-        # The writer does both at once: nobody's lesson can come into the journal between them.
+        # The writer does both at once: nothing of anybody can come into the journal between them.
         exact, erased = await self._service.change(lambda store: (store.forget(name), not store.journal_bytes))
         await self._service.wait_for_snapshot()
         return JSONResponse({"label": name, "exact": exact, "erased": erased})

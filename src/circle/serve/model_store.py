@@ -27,7 +27,7 @@ import torch
 
 from circle import files
 from circle.data.sources import Sample
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
 from circle.serve.edit_history import EditHistory, LabelledImage, encode_label, images_frame
 from circle.serve.journal import Frame, Journal
@@ -168,7 +168,7 @@ class ModelStore:
         """Make an empty class."""
         label = find_label(name, self.labels())
         if label in self.labels():
-            raise ConflictError(f"class {name!r} is there already")
+            raise ConflictError(f"class {name!r} exists already; expected a name that is free")
         self._label_within_limit(name, self.labels())
         self._append(Frame({"sequence": self._sequence + 1, "kind": "class", "label": encode_label(label)}))
         with self._applying():
@@ -181,7 +181,7 @@ class ModelStore:
         if new == label:
             return new
         if new in self.labels():
-            raise ConflictError(f"class {to!r} is there already: expected a name that is free")
+            raise ConflictError(f"class {to!r} exists already; expected a name that is free")
         step = {"sequence": self._sequence + 1, "kind": "rename", "label": encode_label(label), "to": encode_label(new)}
         self._append(Frame(step))
         with self._applying():
@@ -194,7 +194,7 @@ class ModelStore:
     def forget(self, name: str) -> bool:
         """Let a class leave; whether the model has no trace of it, because all its images were still at hand.
 
-        The journal holds the images of its lessons, so it is begun anew at once. Where the disk does not allow that,
+        The journal holds the images of the class, so it is begun anew at once. Where the disk does not allow that,
         the class is gone all the same, and the next checkpoint clears the journal; ``journal_bytes`` tells.
         """
         label = self.existing_label(name)
@@ -208,10 +208,10 @@ class ModelStore:
         return exact
 
     def undo(self) -> list[LabelledImage]:
-        """Take the last lesson back, exactly, by subtraction: all pictures of its group that are at hand."""
+        """Take the images learned last back, exactly, by subtraction: all pictures of its group that are at hand."""
         learn_request = self.edit_history.last_edit()
         if not learn_request:
-            raise ConflictError("there is no lesson to undo")
+            raise ConflictError("nothing to undo")
         model = without_images(self.model, [example for example in learn_request if not example.held_out])
         positions = self.edit_history.positions(learn_request)
         self._append(Frame({"sequence": self._sequence + 1, "kind": "undo", "places": positions}))
@@ -222,8 +222,7 @@ class ModelStore:
 
     def merge(self, other: CircleClassifier) -> int:
         """Add what another model has learned; the number of images that both had learned."""
-        if len({*self.labels(), *other.classes_.tolist()}) > self.limits.classes:
-            raise ConflictError(f"together more than {self.limits.classes} classes: the server takes no more")
+        self._check_class_limit(len({*self.labels(), *other.classes_.tolist()}))
         twice = self.model.ledger_.overlap(other.ledger_)
         if self.model.settings() != other.settings():
             raise ConflictError("models with different settings do not combine")
@@ -236,9 +235,8 @@ class ModelStore:
         return twice
 
     def load(self, other: CircleClassifier) -> None:
-        """Go on with another model; images held back and lessons to undo belong to the old one and leave with it."""
-        if len(other.classes_) > self.limits.classes:
-            raise ConflictError(f"the model has more than {self.limits.classes} classes: the server takes no more")
+        """Continue with another model; images held back and the history belong to the old one and leave with it."""
+        self._check_class_limit(len(other.classes_))
         identity = secrets.token_hex(16)
         self._save_model(other, {"identity": identity, "sequence": 0, "follows": self._identity})
         with self._applying():
@@ -322,7 +320,7 @@ class ModelStore:
 
     def _require_consistent(self) -> None:
         if self._inconsistent:
-            raise StorageError("a lesson could not be finished, but is kept: restart the server")
+            raise StorageError("a change was recorded but could not be made: restart the server")
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -334,9 +332,13 @@ class ModelStore:
 
     def _label_within_limit(self, name: str, known: Sequence[Hashable]) -> Hashable:
         label = find_label(name, known)
-        if label not in known and len(known) >= self.limits.classes:
-            raise ConflictError(f"class {name!r}: the server takes {self.limits.classes} classes, and has them")
+        if label not in known:
+            self._check_class_limit(len(known) + 1)
         return label
+
+    def _check_class_limit(self, classes: int) -> None:
+        if classes > self.limits.classes:
+            raise ConflictError(f"class limit reached ({self.limits.classes}): {counted(classes, 'class')} asked for")
 
     def _check_shape(self, pixels: np.ndarray) -> None:
         image = self.model.image_

@@ -45,7 +45,7 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> RecoveredS
     files.remove_leftovers(journal)
     if not path.exists():
         if journal.exists():
-            raise CircleError(f"{path}: no such model file, but {journal.name} is there; expected both or neither")
+            raise CircleError(f"{path}: no such model file, but {journal.name} exists; expected both or neither")
         model = new_model()
         return RecoveredState(model.prepare(model.input_config()), EditHistory(), secrets.token_hex(16), 0)
     model = CircleClassifier.load(path)
@@ -58,14 +58,14 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> RecoveredS
         return RecoveredState(model, EditHistory(), mark["identity"], mark["sequence"], mark["follows"])
     if mark is None or mark["identity"] != base["identity"] or mark["sequence"] < base["sequence"]:
         raise CircleError(
-            f"{journal}: holds lessons of another model than {path.name}; move it away to go on without them, or bring "
-            "back the model that it belongs to"
+            f"{journal}: holds changes of another model than {path.name}; move it away to continue without them, or "
+            "bring back the model that it belongs to"
         )
     edit_history = EditHistory.from_frame(frames[0], model.image_)
     found = RecoveredState(model, edit_history, base["identity"], mark["sequence"], mark.get("follows"))
     _replay(found, frames[1:], journal)
     if torn:
-        found.notes.append(f"{journal.name}: {torn:,} bytes of a lesson that was never acknowledged were dropped")
+        found.notes.append(f"{journal.name}: {torn:,} bytes of a change that was never acknowledged were dropped")
     return found
 
 
@@ -83,7 +83,7 @@ def pending_steps(model: Path, mark: dict[str, Any] | None) -> int:
     if mark is not None and mark.get("follows") == identity:
         return 0  # of the model that this one has replaced
     if mark is None or mark["identity"] != identity:
-        raise CircleError(f"{journal}: holds lessons of another model than {model.name}")
+        raise CircleError(f"{journal}: holds changes of another model than {model.name}")
     return sum(frame.header["sequence"] > mark["sequence"] for frame in frames[1:])
 
 

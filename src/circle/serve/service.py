@@ -104,7 +104,7 @@ class Service:
             self._transfer_slot.release()
 
     async def import_model(self, file: Path, *, merge: bool) -> Any:
-        """Merge an uploaded model, or go on with it."""
+        """Merge an uploaded model, or continue with it."""
         current = self.store.model
         model = await asyncio.to_thread(read_upload, file, current, self.limits)
         return await self.change(lambda store: store.merge(model) if merge else store.load(model))

@@ -1,7 +1,7 @@
 """What predictions are made with: the newest heads, computed aside while learning goes on.
 
-Closed forms take a moment (0.4 s for the preset ``fast``), so they are not made after every lesson. One thread makes
-them whenever there is something new; lessons that come meanwhile wait for the next round together.
+Closed forms take a moment (0.4 s for the preset ``fast``), so they are not made after every image. One thread makes
+them whenever there is something new; images that come meanwhile wait for the next round together.
 """
 
 from __future__ import annotations
