@@ -9,8 +9,6 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from h11 import LocalProtocolError
-
 from circle.serve.limits import RateLimit
 
 Scope = MutableMapping[str, Any]
@@ -81,6 +79,7 @@ class AccessControl:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
+        from h11 import LocalProtocolError  # it comes with uvicorn, an extra that nobody needs to read this file
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
