@@ -281,7 +281,7 @@ class ContrastBank(nn.Module):
         maps = workspace.take("maps", shape, self.weights)
         if weights.dtype == torch.int8:
             sums = workspace.take("sums", shape, torch.empty(0, dtype=torch.int32))
-            torch._int_mm(patches.T, weights, out=sums)
+            torch.ops.aten._int_mm.out(patches.T, weights, out=sums)
             maps.copy_(sums.bitwise_right_shift_(specification.RESPONSE_SHIFT))
         else:
             torch.mm(patches.T, weights, out=maps).floor_()

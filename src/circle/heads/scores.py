@@ -42,13 +42,10 @@ class Scores(ABC):
         What a model file calls this kind of scores.
     names : tuple of str
         The tensors that a file holds, which are the fields.
-    file_format : int
-        The first format of model files whose readers know this kind.
     """
 
     kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
-    file_format: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
         SCORES[cls.kind] = cls
@@ -219,7 +216,6 @@ class PackedScores(Scores):
 
     kind: ClassVar[str] = "packed"
     names: ClassVar[tuple[str, ...]] = ("codes", "rows", "bias")
-    file_format: ClassVar[int] = 2
 
     codes: Tensor  # [C, D]
     rows: Tensor  # [C]
@@ -248,7 +244,6 @@ class LowRankScores(Scores):
 
     kind: ClassVar[str] = "low_rank"
     names: ClassVar[tuple[str, ...]] = ("codes", "rows", "outer", "bias")
-    file_format: ClassVar[int] = 2
 
     codes: Tensor  # [r, D]
     rows: Tensor  # [r]

@@ -1,4 +1,7 @@
-"""Model files: safetensors with a versioned JSON header, written whole or not at all, never pickled."""
+"""The container of model files: safetensors with a versioned JSON header, written whole or not at all, checksummed.
+
+Nothing in it is ever unpickled, and nothing here knows what a model keeps in it: see :mod:`circle.files`.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,30 @@ import fcntl
 import json
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors.numpy import save_file
 
 from circle.errors import CircleError
 
-FORMAT_VERSION = 2  # 1: learning and predicting models; 2: compressed ones as well
+FORMAT_VERSION = 3  # 1: learning and predicting models; 2: compressed ones as well; 3: features in integers
+FIRST_READABLE = 3
 _KEY = "circle"
 _CHECKSUM = "checksum"  # of the rest of the header
+_umask_lock = threading.Lock()
 
 
-def write(path: Path | str, tensors: Mapping[str, Tensor], header: Mapping[str, Any], *, file_format: int = 1) -> None:
-    """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole.
-
-    ``file_format`` is the first whose readers understand all that is in it, so that older ones still read the rest.
-    """
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    checks = {name: _checksum(contiguous[name]) for name in sorted(contiguous)}  # equal content makes an equal file
-    text = header_text({"format": file_format, "checksums": checks, **header})
+def write(path: Path | str, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:
+    """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole."""
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    checks = {name: checksum(contiguous[name]) for name in sorted(contiguous)}  # equal content makes an equal file
+    text = header_text({"format": FORMAT_VERSION, "checksums": checks, **header})
     with atomic_path(path) as temporary:
         save_file(contiguous, temporary, metadata={_KEY: text})
 
@@ -45,7 +47,7 @@ def header_text(header: Mapping[str, Any]) -> str:
 def atomic_path(path: Path | str) -> Iterator[Path]:
     """A temporary path beside ``path`` that replaces it when the block ends well, and vanishes when it does not."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         yield temporary
         temporary.chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask())
@@ -62,8 +64,9 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
 
 def _umask() -> int:
     """The mask of new files, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
+    with _umask_lock:  # it is one for all threads
+        mask = os.umask(0o077)
+        os.umask(mask)
     return mask
 
 
@@ -76,7 +79,7 @@ def remove_leftovers(path: Path | str) -> None:
 
 @contextlib.contextmanager
 def exclusive(path: Path | str) -> Iterator[None]:
-    """Hold the model at ``path`` for writing; a second writer gets an error instead of losing lessons."""
+    """Hold the model at ``path`` for writing; a second writer gets an error instead of losing what was learned."""
     path = Path(path)
     lock = path.with_name(f".{path.name}.lock")
     while True:
@@ -100,19 +103,29 @@ def exclusive(path: Path | str) -> Iterator[None]:
             return
 
 
-def read(path: Path | str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a model file, or one line that says what is wrong with it."""
+def read(path: Path | str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Arrays and header of a model file, or one line that says what is wrong with it."""
     header = read_header(path)
+    with readable(path), safe_open(str(path), "np") as file:
+        arrays = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    check_sums(path, header, arrays)
+    return arrays, header
+
+
+@contextlib.contextmanager
+def readable(path: Path | str) -> Iterator[None]:
+    """Say in one line what safetensors says of a damaged file."""
     try:
-        with safe_open(str(path), "pt") as file:
-            names = file.keys()
-            tensors = {name: file.get_tensor(name) for name in names}
+        yield
     except (SafetensorError, OSError) as error:
         raise CircleError(f"{path}: damaged model file ({str(error).splitlines()[0]})") from error
+
+
+def check_sums(path: Path | str, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Refuse a file in which a value is missing or another than was written."""
     for name, expected in header["checksums"].items():
-        if name not in tensors or _checksum(tensors[name]) != expected:
+        if name not in arrays or checksum(arrays[name]) != expected:
             raise CircleError(f"{path}: damaged model file (checksum of {name!r} does not match)")
-    return tensors, header
 
 
 def read_header(path: Path | str) -> dict[str, Any]:
@@ -120,7 +133,7 @@ def read_header(path: Path | str) -> dict[str, Any]:
     path = Path(path)
     _check_frame(path)
     try:
-        with safe_open(str(path), "pt") as file:
+        with safe_open(str(path), "np") as file:
             metadata = file.metadata() or {}
     except (SafetensorError, OSError) as error:
         raise CircleError(f"{path}: not a CIRCLE model ({str(error).splitlines()[0]})") from error
@@ -129,6 +142,11 @@ def read_header(path: Path | str) -> dict[str, Any]:
     header = _header_of(metadata[_KEY])
     if header is None:
         raise CircleError(f"{path}: damaged model file (unreadable header); expected one that `circle learn` wrote")
+    if header["format"] < FIRST_READABLE:
+        raise CircleError(
+            f"{path}: written by an older CIRCLE, whose features were other numbers on other machines (format "
+            f"{header['format']}, this one reads {FORMAT_VERSION}): learn its images again, or use circle-cil 0.1"
+        )
     if header["format"] > FORMAT_VERSION:
         raise CircleError(
             f"{path}: written by a newer CIRCLE (format {header['format']}, this one reads up to {FORMAT_VERSION}): "
@@ -177,10 +195,10 @@ def _check_frame(path: Path) -> None:
         raise CircleError(f"{path}: truncated model file ({size:,} of {8 + length + end:,} bytes)")
 
 
-def _checksum(tensor: Tensor) -> int:
-    """Of type and shape, which are in the file's own header, and of the values."""
-    start = zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-    return zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, start) if tensor.numel() else start
+def checksum(array: np.ndarray) -> int:
+    """Of type (by PyTorch's name) and shape, which are in the file's own header, and of the values."""
+    start = zlib.crc32(f"torch.{array.dtype.name} {tuple(map(int, array.shape))}".encode())
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start) if array.size else start
 
 
 def _sync_folder(folder: Path) -> None:
@@ -190,9 +208,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def smallest_integers(values: Tensor) -> Tensor:
-    """Whole numbers kept in float64 as the smallest integer type that holds them all exactly."""
-    largest = float(values.abs().max()) if values.numel() else 0.0
-    return values.to(torch.int32 if largest < 2**31 else torch.int64)
