@@ -325,3 +325,22 @@ def test_impossible_renames_change_nothing() -> None:
         with pytest.raises(CircleError, match=message):
             statistics.rename(label, new)
     assert statistics.classes == ["cat", "dog"]
+
+
+def test_sums_that_might_not_be_exact_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limit at ten samples of the largest squares: small features go on, large ones are refused, whole."""
+    from circle.statistics import statistics as module
+
+    monkeypatch.setattr(module, "EXACT_LIMIT", 10 * module.LARGEST_SQUARE)
+    small, large = torch.ones(8, 3, dtype=torch.int16), torch.full((8, 3), 32767, dtype=torch.int16)
+    learned = Statistics(3)
+    for _ in range(4):  # each batch might be of the largest values, but those learned were not
+        learned.update(small, ["a"] * 8)
+    learned.update(large, ["a"] * 8)
+    before = learned.copy()
+    with pytest.raises(CircleError, match="no longer be exact"):
+        learned.update(small, ["a"] * 8)
+    with pytest.raises(CircleError, match="no longer be exact"):
+        learned += before
+    assert learned == before
+    learned.update(small[:1], ["a"])  # one more fits

@@ -178,8 +178,8 @@ def agreement(model: Predictor, path: Path, batches: Iterable[Tensor], layout: L
 
     Features of portable extractors must be the same integers. Best class and probabilities must be the same, the latter
     to 1e-4. There is one excuse, for extractors that are not portable: float32 arithmetic in another order moves a
-    feature by a hair, which may lie across the boundary of two steps of the grid. So an image that differs is then looked
-    at once more, see :func:`rounds_otherwise`.
+    feature by a hair, which may lie across the boundary of two steps of the grid. So an image that differs is then
+    looked at once more, see :func:`rounds_otherwise`.
     """
     result, portable = Agreement(), all(group.portable for group in model.groups_)
     session = open_session(with_positions(model, path))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -123,23 +122,9 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
         for length in [max(1, min(extractor.tile, share))]
         for start in range(0, len(images), length)
     ]
-    with whole_float32():
+    with machine.full_precision():
         machine.run_jobs(jobs)
     return results
-
-
-@contextmanager
-def whole_float32() -> Iterator[None]:
-    """Products of all 24 bits of float32, whatever the program around has set: TF32 and bfloat16 keep fewer."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def check_parts(parts: Sequence[int], count: int, name: str) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from circle.errors import CircleError
 from circle.labels import check_one_kind, ordered
-from circle.machine import require_memory
+from circle.machine import full_precision, require_memory
 from circle.statistics.parts import (
     DECLARED,
     UNIT_SCALE,
@@ -46,6 +46,8 @@ Kind = TypeVar("Kind", bound=Part)
 
 _versions = itertools.count()
 SAMPLES_PER_PRODUCT = 1024  # of which a float32 product is exact: 1024 * 127 * 127 < 2^24
+EXACT_LIMIT = 2.0**53  # sums of whole numbers in float64 are exact up to here
+LARGEST_SQUARE = 32767.0**2  # of a feature of 16 bits
 
 
 class Statistics:
@@ -298,6 +300,27 @@ class Statistics:
         if len(labels) != len(features):
             raise CircleError(f"{len(labels)} labels for {len(features)} images: expected one each")
         check_one_kind([*self.example, *labels])
+        if self.exact:
+            self._check_exact(len(features) * LARGEST_SQUARE)
+
+    def _check_exact(self, new: float) -> None:
+        """Refuse samples whose squares add up to at most ``new`` where sums might no longer be exact with them.
+
+        No sum of products is larger than the largest sum of squares. For eight million samples of 16 bits that cannot
+        reach the limit, so that until then there is nothing to look at.
+        """
+        if self._samples_at_most * LARGEST_SQUARE + new <= EXACT_LIMIT:
+            return
+        if float(self.squares().max()) + new > EXACT_LIMIT:
+            raise CircleError(
+                f"{self.samples:,} samples learned: with these, sums might exceed 2^53 and would no longer be exact; "
+                "expected fewer samples, or features of 8 bits"
+            )
+
+    @property
+    def _samples_at_most(self) -> int:
+        """Samples learned, those of classes forgotten without their images included."""
+        return int(self._counts.sum()) + len(self._buffered) + self.orphan_degrees
 
     def _append(self, label: Hashable) -> None:
         """A row of zeros for a new class."""
@@ -312,7 +335,7 @@ class Statistics:
         with self._lock:
             if not self._buffered or self._buffer is None:
                 return
-            with _full_precision():
+            with full_precision():
                 wide = torch.float64 if self._buffer.dtype == torch.int16 else torch.float32
                 features = self._buffer[: len(self._buffered)].to(wide)
                 present, position = torch.tensor(self._buffered).unique(return_inverse=True)
@@ -351,6 +374,11 @@ class Statistics:
             check_one_kind([*self.example, *other.example])
             other.flush()
             check_room([self], other._index)
+            if self.exact and sign > 0:
+                new = other._samples_at_most * LARGEST_SQUARE
+                if new > EXACT_LIMIT:
+                    new = float(other.squares().max())
+                self._check_exact(new)
             self.version = next(_versions)
             for label in other._index:
                 if label not in self._index:
@@ -543,29 +571,3 @@ def sum_across(
         Statistics.from_parts(classes, counts, orphan_degrees=orphan, exact=True, device=each.device, **targets)
         for each, orphan, targets in zip(statistics, orphans.tolist(), sums, strict=True)
     ]
-
-
-_precision_lock = threading.Lock()
-_precision_holders = 0
-_precision_before = ""
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Float32 products of full precision, whatever the user allows PyTorch elsewhere.
-
-    All threads share one setting: the first that multiplies sets it, and the last restores the user's.
-    """
-    global _precision_holders, _precision_before
-    with _precision_lock:
-        if not _precision_holders:
-            _precision_before = torch.get_float32_matmul_precision()
-            torch.set_float32_matmul_precision("highest")
-        _precision_holders += 1
-    try:
-        yield
-    finally:
-        with _precision_lock:
-            _precision_holders -= 1
-            if not _precision_holders:
-                torch.set_float32_matmul_precision(_precision_before)
