@@ -14,8 +14,16 @@ from circle.errors import CircleError
 from circle.export import graph as graph_module
 from circle.export.graph import Graph
 from circle.export.model import SCORE_FORMS, add_scores
-from circle.heads.packed import LowRankScores, PackedScores, pack
-from circle.heads.scores import SCORES, CosineScores, LinearScores, QuadraticScores, Scores
+from circle.heads.scores import (
+    SCORES,
+    CosineScores,
+    LinearScores,
+    LowRankScores,
+    PackedScores,
+    QuadraticScores,
+    Scores,
+    pack,
+)
 
 
 def made(kind: str, classes: int = 5, size: int = 7) -> Scores:

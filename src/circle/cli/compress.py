@@ -16,7 +16,7 @@ from circle.compression.search import Step, Way, compression_figure
 from circle.data.sources import open_source
 from circle.errors import CircleError, counted
 from circle.files import load
-from circle.heads.packed import Weights
+from circle.heads.scores import Weights
 from circle.predictor import ImageClassifier
 
 

@@ -10,7 +10,7 @@ from circle.compression.measurement import Timing, Validation, file_bytes, time_
 from circle.compression.ranking import dropping_order
 from circle.compression.variants import PartId, Variant, VariantBuilder
 from circle.errors import CircleError
-from circle.heads.packed import CODES, Weights
+from circle.heads.scores import CODE_TYPES, Weights
 from circle.heads.slda import SLDAConfig
 from circle.predictor import ImageClassifier, Predictor
 
@@ -64,8 +64,8 @@ class CompressionConfig:
         for way in self.ways or ():
             if way not in WAYS:
                 raise CircleError(f"way {way!r}: expected {', '.join(WAYS)}")
-        if self.weights is not None and self.weights not in CODES:
-            raise CircleError(f"weights {self.weights!r}: expected {', '.join(CODES)}")
+        if self.weights is not None and self.weights not in CODE_TYPES:
+            raise CircleError(f"weights {self.weights!r}: expected {', '.join(CODE_TYPES)}")
         if not 0 <= self.max_loss <= 100:
             raise CircleError(f"max loss {self.max_loss:g}: expected points of accuracy, from 0 to 100")
         if self.target_bytes is not None and self.target_bytes <= 0:

@@ -15,7 +15,7 @@ from circle.errors import CircleError
 from circle.extractors import Grid
 from circle.files import compressed_facts
 from circle.heads import LinearScores, Scores, build_head
-from circle.heads.packed import Weights
+from circle.heads.scores import Weights
 from circle.learner import CircleClassifier
 from circle.predictor import ImageClassifier, Predictor
 from circle.registry import resolve

@@ -18,8 +18,7 @@ from circle.ensemble import Group
 from circle.errors import CircleError
 from circle.export.extractors import add_extractor
 from circle.export.graph import Graph, require_room
-from circle.heads.packed import LowRankScores, PackedScores
-from circle.heads.scores import CosineScores, LinearScores, QuadraticScores, Scores
+from circle.heads.scores import CosineScores, LinearScores, LowRankScores, PackedScores, QuadraticScores, Scores
 from circle.labels import encode_labels
 from circle.predictor import ImageClassifier, Predictor
 

@@ -31,7 +31,7 @@ from circle.labels import check_one_kind, ordered
 from circle.machine import require_memory
 from circle.statistics.parts import (
     DECLARED,
-    UNIT,
+    UNIT_SCALE,
     ClassTriangles,
     Part,
     Samples,
@@ -52,7 +52,7 @@ class Statistics:
     """Counts, sums and second moments of a stream of labelled features.
 
     Samples wait in a buffer before they are multiplied, so that learning one sample at a time costs little more than
-    learning many at once. The sums being exact, nobody can tell.
+    learning many at once. The sums are exact, so the buffer makes no difference to them.
 
     Any number of threads may read while one learns: every method is one step that another thread sees done or not
     begun. For several readings of the same moment, see :func:`held`.
@@ -79,7 +79,7 @@ class Statistics:
     kept : tuple of str
         Names of all parts kept.
     orphan_degrees : int
-        Degrees of freedom of the scatter of forgotten classes that stayed behind.
+        Degrees of freedom of the scatter that classes forgotten without their images left behind.
     version : int
         Another one after every change, and never that of other statistics of this process: what was computed from
         the statistics can be kept for as long as it stays.
@@ -126,7 +126,7 @@ class Statistics:
 
     @property
     def example(self) -> list[Hashable]:
-        """One of the observed classes, whichever, or none: its kind is that of all, and nothing is sorted to tell."""
+        """Any one of the observed classes, or none: all labels are of its type, and nothing has to be sorted."""
         with self._lock:
             return list(islice(self._index, 1))
 
@@ -149,12 +149,13 @@ class Statistics:
 
     @property
     def samples(self) -> int:
+        """N, the number of samples of all classes."""
         with self._lock:
             return int(self._counts.sum()) + len(self._buffered)
 
     @property
     def degrees_of_freedom(self) -> int:
-        """N - C of the pooled scatter, the scatter of forgotten classes that stayed behind included."""
+        """N - C of the pooled scatter, with what forgotten classes left behind."""
         with self._lock:
             return self.samples - len(self._index) + self.orphan_degrees
 
@@ -178,7 +179,7 @@ class Statistics:
 
     def unit_sums(self) -> Tensor:
         """Sums of the features scaled to length one, float64 [C, D]."""
-        return self.part(UnitSums.name).to(torch.float64) / UNIT
+        return self.part(UnitSums.name).to(torch.float64) / UNIT_SCALE
 
     def part(self, name: str) -> Tensor:
         """One part as a file holds it; the rows of a part that is kept by class are ``classes``."""
@@ -421,7 +422,7 @@ class Statistics:
     # -- copies and comparison -------------------------------------------------------------------------------
 
     def copy(self) -> Statistics:
-        """Statistics of their own with the same lessons; ``copy.copy`` gives the same."""
+        """The same statistics in memory of their own; ``copy.copy`` gives the same."""
         with self._lock:
             self.flush()
             return self._with({name: part.copy() for name, part in self._parts.items()})
@@ -468,7 +469,7 @@ class Statistics:
 
 @contextmanager
 def held(*statistics: Statistics) -> Iterator[None]:
-    """Let no other thread change these statistics during a block: all that is read in it is of one moment."""
+    """Let no other thread change these statistics during a block, so that all that is read in it belongs together."""
     with ExitStack() as stack:
         for each in sorted(statistics, key=id):  # in one order everywhere, so that no two threads wait for each other
             stack.enter_context(each._lock)
@@ -551,9 +552,9 @@ _precision_before = ""
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Whoever allows PyTorch faster, shorter products elsewhere must not get them here.
+    """Float32 products of full precision, whatever the user allows PyTorch elsewhere.
 
-    The setting is one for all threads: the first that multiplies sets it, the last gives the user's back.
+    All threads share one setting: the first that multiplies sets it, and the last restores the user's.
     """
     global _precision_holders, _precision_before
     with _precision_lock:
