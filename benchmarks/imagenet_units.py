@@ -20,7 +20,7 @@ from benchmarks.imagenet_costs import Costs, Line, Surface
 from circle import CircleClassifier
 from circle.data.file_images import FileImages
 from circle.data.views import ImageView
-from circle.distributed.team import Team
+from circle.distributed.communicator import Communicator
 from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
@@ -74,11 +74,11 @@ def typical_times(function: Callable[[], object], budget: float = 2.0) -> Times:
 
 
 @contextmanager
-def team_of_one() -> Iterator[Team]:
+def single_rank() -> Iterator[Communicator]:
     """Processes that sum up their statistics, of which there is one: what is left is the work of each."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
     try:
-        yield Team(0, 1, "cpu", 60.0)
+        yield Communicator(0, 1, "cpu", 60.0)
     finally:
         dist.destroy_process_group()
 
@@ -130,8 +130,8 @@ def measure(model: CircleClassifier, photographs: FileImages, class_points: Sequ
         learned = _learned(model, features, classes)
         head = build_head(resolve("head", model.head))
         found.closed_form[classes] = typical_times(lambda m=learned, h=head: h.materialise(m.statistics_[0]).rounded())
-        with team_of_one() as team:
-            found.summing[classes] = typical_times(lambda m=learned, t=team: t.summed(m.statistics_))
+        with single_rank() as ranks:
+            found.summing[classes] = typical_times(lambda m=learned, r=ranks: r.all_reduce(m.statistics_))
         found.scoring |= {(classes, images): times for images, times in _scoring_times(learned, features)}
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from circle.cli import run
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import CircleError
 
 
@@ -16,17 +16,27 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_alone_where_nobody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.speaks()) == (1, 0, 0, True)
+    assert (environment.world_size(), environment.rank(), environment.local_rank(), environment.is_rank_zero()) == (
+        1,
+        0,
+        0,
+        True,
+    )
     monkeypatch.setenv("RANK", "3")
-    assert processes.rank() == 0, "a rank without a size is somebody else's"
+    assert environment.rank() == 0, "a rank without a size is somebody else's"
 
 
 def test_one_of_several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("WORLD_SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.speaks()) == (4, 3, 1, False)
+    assert (environment.world_size(), environment.rank(), environment.local_rank(), environment.is_rank_zero()) == (
+        4,
+        3,
+        1,
+        False,
+    )
     assert run(["learn", "--wrong"]) == 2
-    assert capsys.readouterr().err == "", "the first process says it"
+    assert capsys.readouterr().err == "", "rank zero says it"
 
 
 @pytest.mark.parametrize(
@@ -44,8 +54,8 @@ def test_nonsense_is_named(monkeypatch: pytest.MonkeyPatch, size: str, rank: str
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     with pytest.raises(CircleError, match=message):
-        processes.rank()
-    assert processes.speaks(), "better twice than never"
+        environment.rank()
+    assert environment.is_rank_zero(), "better twice than never"
 
 
 @pytest.mark.parametrize(
