@@ -25,8 +25,7 @@ from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
 from circle.learner import IMAGES_PER_TILE
-from circle.method import TILE as SLICE
-from circle.method import CircleMethod, predict
+from circle.method import MAX_BATCH, CircleMethod, predict
 from circle.registry import resolve
 from circle.statistics import SAMPLES_PER_PRODUCT
 
@@ -34,7 +33,7 @@ PHOTOGRAPHS, AT_ONCE = 64, 8
 WIDTH, HEIGHT, QUALITY = 500, 375, 85  # the usual size of ImageNet's files; noise then takes its 110 kB or so
 CALLS = (8, 64, IMAGES_PER_TILE)  # images of a call whose features are timed
 PRODUCTS = (8, 128, SAMPLES_PER_PRODUCT)  # samples of a product that is timed
-SCORED = (64, SLICE)  # images of a call whose scores are timed
+SCORED = (64, MAX_BATCH)  # images of a call whose scores are timed
 SAMPLES = 2  # of each class where closed forms are timed: what they take does not depend on it
 
 
@@ -163,8 +162,8 @@ def _scoring_times(learned: CircleClassifier, features: list[Tensor]) -> Iterato
     """Times of predicting so many images whose features are kept, as an evaluation does."""
     method = CircleMethod(learned)
     config = learned.input_config()
-    images = FileImages(Path(), [""] * SLICE, np.zeros(SLICE, np.int64), config)  # never read
-    method.use_features(images, [[np.resize(each.numpy(), (SLICE, each.shape[1]))] for each in features])
+    images = FileImages(Path(), [""] * MAX_BATCH, np.zeros(MAX_BATCH, np.int64), config)  # never read
+    method.use_features(images, [[np.resize(each.numpy(), (MAX_BATCH, each.shape[1]))] for each in features])
     predict(method, ImageView(images, np.arange(1)))  # computes the heads, which the calls below find ready
     for count in SCORED:
         view = ImageView(images, np.arange(count))

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from circle.baselines.budget import fit_budget
-from circle.baselines.costs import Course, memory_needed, probe
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.costs import Course, fit_budget, memory_needed, probe
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan, Stream

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.tuning.spaces import Stage
