@@ -64,42 +64,47 @@ class DistributedCircle(CircleMethod):
 
     def end(self, *, stopped: bool) -> None:
         """Let the other ranks go."""
-        self.ranks.broadcast({"call": "end", "stopped": stopped})
+        self._send({"call": "end", "stopped": stopped}, {})
 
     def _on_all_ranks(self, call: str, images: Images | None = None, state: Mapping[str, Any] | None = None) -> Any:
-        """Have all ranks do their part of a call."""
-        name = None
+        """Have all ranks do their part of a call; rank zero's result."""
+        header, tensors = {"call": call}, {}
         if images is not None:
             if not isinstance(images, ImageView):
                 raise CircleError("images that are in no data set: several processes know those of the data set alone")
-            name = next(name for name, each in self._sets.items() if each is images.source)
-        self.ranks.broadcast({"call": call, "set": name})
-        return self._take_part(call, name, images.indices if isinstance(images, ImageView) else None, state or {})
+            header["set"] = next(name for name, each in self._sets.items() if each is images.source)
+            tensors["indices"] = torch.from_numpy(images.indices)
+        self._send(header, tensors)
+        return self._take_part(header, tensors, state or {})
+
+    def _send(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.ranks.scatter([(header, tensors)] * self.ranks.world_size)
 
     # -- the other ranks -------------------------------------------------------------------------------------
 
     def follow(self) -> bool:
         """Take part in what rank zero is asked to do, until the run ends; whether it ended by a request to stop."""
         while True:
-            message = self.ranks.broadcast(None)
-            if message["call"] == "end":
-                return message["stopped"]
-            self._take_part(message["call"], message["set"], None, {})
+            header, tensors = self.ranks.scatter([])
+            if header["call"] == "end":
+                return header["stopped"]
+            self._take_part(header, tensors, {})
 
     # -- all ranks -------------------------------------------------------------------------------------------
 
-    def _take_part(self, call: str, name: str | None, indices: np.ndarray | None, state: Mapping[str, Any]) -> Any:
-        """This rank's part in a call; rank zero knows the ``indices`` of its images in a set, or the ``state``."""
-        if call == "state_dict":
-            return self.shard.state_dict()
-        if call == "load_state_dict":
-            return self.shard.load_state_dict(state)
-        if call == "parameter_count":
-            return self.shard.parameter_count()
-        assert name is not None
-        sent = [] if indices is None else [({}, {"indices": torch.from_numpy(indices)})] * self.ranks.world_size
-        _, tensors = self.ranks.scatter(sent)
-        return (self._learn if call == "learn" else self._scores)(name, tensors["indices"].numpy())
+    def _take_part(self, header: dict[str, Any], tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Any:
+        """This rank's part in a call; the ``state`` is rank zero's."""
+        match header["call"]:
+            case "learn":
+                return self._learn(header["set"], tensors["indices"].numpy())
+            case "scores":
+                return self._scores(header["set"], tensors["indices"].numpy())
+            case "load_state_dict":
+                return self.shard.load_state_dict(state)
+            case "state_dict":
+                return self.shard.state_dict()
+            case _:
+                return self.shard.parameter_count()
 
     def _view(self, name: str, indices: np.ndarray) -> ImageView:
         """This rank's images among those at ``indices`` of a set."""
