@@ -25,7 +25,6 @@ from circle.benchmark.state import same_state
 from circle.data.datasets import Selection, load_dataset
 from circle.distributed.communicator import Communicator
 from circle.distributed.environment import Sharding
-from circle.distributed.shards import make_shard, new_contents
 from circle.errors import CircleError
 from circle.method import CircleMethod, Task
 from circle.statistics import Statistics
@@ -92,14 +91,8 @@ def make(tiny: Any, tmp_path: Path) -> Any:
         queues: dict[tuple[int, int], Queue[Any]] = {(a, b): Queue() for a in range(size) for b in range(size)}
 
         def method(rank: int) -> DistributedCircle:
-            model = tiny(members=1, **settings)
-            shard = make_shard(
-                sharding,
-                ThreadCommunicator(rank, size, queues),
-                lambda: new_contents(model, stream.dataset.image),
-                tmp_path / "model",
-            )
-            return DistributedCircle(shard, stream.dataset)
+            model, ranks = tiny(members=1, **settings), ThreadCommunicator(rank, size, queues)
+            return DistributedCircle.build(model, stream.dataset, ranks, sharding, tmp_path / "state")
 
         with ThreadPoolExecutor(size, initializer=torch.set_num_threads, initargs=(1,)) as threads:
             return list(threads.map(method, range(size)))

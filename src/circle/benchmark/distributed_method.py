@@ -7,6 +7,7 @@ others take part in is broadcast to them, who :meth:`DistributedCircle.follow`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from torch import Tensor
 
 from circle.data.datasets import Dataset, ImageSet, shares
 from circle.data.views import ImageView
-from circle.distributed.shards import Shard
+from circle.distributed.communicator import Communicator
+from circle.distributed.environment import Sharding
+from circle.distributed.shards import Shard, make_shard, new_contents
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
+from circle.learner import CircleClassifier
 from circle.method import CircleMethod, Images, Task
 
 
@@ -44,6 +48,16 @@ class DistributedCircle(CircleMethod):
 
     def own_images(self, dataset: Dataset) -> tuple[ImageSet, ImageSet]:
         return self._own["train"], self._own["test"]
+
+    @classmethod
+    def build(
+        cls, classifier: CircleClassifier, dataset: Dataset, ranks: Communicator, sharding: Sharding, path: Path
+    ) -> DistributedCircle:
+        """The method of this rank for a classifier that has learned nothing; all ranks make theirs together.
+
+        Beside ``path``, the file of the run's state, rank zero finds room for the groups of other ranks.
+        """
+        return cls(make_shard(sharding, ranks, lambda: new_contents(classifier, dataset.image), path), dataset)
 
     # -- rank zero, driven by the runner ---------------------------------------------------------------------
 
@@ -127,3 +141,14 @@ class DistributedCircle(CircleMethod):
     def _head_probabilities(self, images: Images, part: slice) -> Tensor:
         own = super()._head_probabilities
         return self.shard.gather_groups(lambda: own(images, part))
+
+
+def check_same_data(ranks: Communicator, dataset: Dataset) -> None:
+    """Refuse other images on another machine: every rank would learn from what it finds."""
+    ranks.require_equal(
+        {"data": ranks.on_all_ranks(lambda: [images.fingerprint for images in (dataset.train, dataset.test)])},
+        lambda rank, _: (
+            f"{dataset.name}: process {rank} of {ranks.world_size} finds other images than process 0; "
+            "expected the same on all machines"
+        ),
+    )

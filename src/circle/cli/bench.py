@@ -18,7 +18,6 @@ from circle.cli.bench_runs import (
     RivalFlags,
     base_model,
     bench_ranks,
-    check_same_data,
     follow_job,
     numbers,
     run_job,
@@ -105,9 +104,9 @@ def run(
     images_per_class
         Learn from the first so many training images of each class only; the test images stay.
     shard
-        What each process of torchrun takes: a share of the images, or all images for a share of CIRCLE's groups.
+        What each process of torchrun takes: a shard of the images, or all images for a shard of CIRCLE's groups.
     timeout_seconds
-        How long the processes of torchrun, which share CIRCLE's work, wait for each other before they give up.
+        How long the processes of torchrun, which divide CIRCLE's work, wait for each other before they give up.
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
@@ -146,7 +145,9 @@ def run(
     with bench_ranks(methods, timeout_seconds) as ranks:
         stream, store, jobs = prepared() if ranks is None else ranks.on_all_ranks(prepared)
         if ranks is not None:
-            check_same_data(ranks, stream)
+            from circle.benchmark.distributed_method import check_same_data
+
+            check_same_data(ranks, stream.dataset)
         for job in jobs:
             if ranks is not None and not ranks.is_rank_zero:
                 if follow_job(job, stream, store, ranks, shard):

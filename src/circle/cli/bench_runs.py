@@ -184,29 +184,14 @@ def bench_ranks(methods: Sequence[str], timeout_seconds: float) -> Iterator[Comm
         yield ranks
 
 
-def check_same_data(ranks: Communicator, stream: runner.Stream) -> None:
-    """Refuse other images on another machine: every rank would learn from what it finds."""
-    sets = stream.dataset.train, stream.dataset.test
-    ranks.require_equal(
-        {"data": ranks.on_all_ranks(lambda: [images.fingerprint for images in sets])},
-        lambda rank, _: (
-            f"{stream.dataset.name}: process {rank} of {ranks.world_size} finds other images than process 0; "
-            "expected the same on all machines"
-        ),
-    )
-
-
 def distributed_method(
     job: campaign.Job, stream: runner.Stream, ranks: Communicator, sharding: environment.Sharding
 ) -> DistributedCircle:
     """This rank's part of CIRCLE; all ranks make it together."""
     from circle.benchmark.distributed_method import DistributedCircle
-    from circle.distributed.shards import make_shard, new_contents
 
-    classifier, image = job.classifier, stream.dataset.image
-    assert classifier is not None
-    shard = make_shard(sharding, ranks, lambda: new_contents(classifier, image), job.folder / runner.STATE)
-    return DistributedCircle(shard, stream.dataset)
+    assert job.classifier is not None
+    return DistributedCircle.build(job.classifier, stream.dataset, ranks, sharding, job.folder / runner.STATE)
 
 
 @contextmanager

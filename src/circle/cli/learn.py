@@ -51,7 +51,7 @@ def learn(
     device
         Where PyTorch computes: cpu, cuda, ...
     shard
-        What each process of torchrun takes: a share of the images, or all images for a share of the groups.
+        What each process of torchrun takes: a shard of the images, or all images for a shard of the groups.
     timeout_seconds
         How long the processes of torchrun wait for each other before they give up.
     """
