@@ -58,8 +58,8 @@ def teach(
     An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
     and the first unreadable one is an error that leaves the model unchanged.
     """
-    book = Bookkeeper(model.ledger_, len(source))
     image = check_lesson(source, model)
+    book = Bookkeeper(model.ledger_, len(source))
     if strict:
         for sample in source:
             sample.pixels(image)
