@@ -185,7 +185,7 @@ def test_other_data_on_another_machine_is_refused(tmp_path: Path, launcher_of_jo
     assert not (tmp_path / "model").exists()
 
 
-def test_what_is_wrong_is_said_once_by_the_first(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
+def test_what_is_wrong_is_said_once_by_rank_zero(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
     model = tmp_path / "model"
     for more, message in (
         ([tmp_path / "nowhere"], "nowhere"),
