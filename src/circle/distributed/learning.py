@@ -18,15 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from circle import checkpoint, model_file
+from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source
 from circle.distributed.communicator import Communicator
 from circle.distributed.environment import Sharding
 from circle.distributed.model_groups import Contents
 from circle.distributed.shards import Shard, make_shard, new_contents
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.learner import CircleClassifier
 from circle.learning import Bookkeeper, Lesson, check_lesson, check_outcome, learn_tile
 
 Entry = list[Any]  # of an image in a round: number of its label, digest as hex or None, why it is unreadable
@@ -69,11 +70,9 @@ def learn_on_all_ranks(
         if not path.exists():
             model = new_model()
             return new_contents(model, model.input_config())
-        tensors, header = checkpoint.read(path)
-        model = model_file.described(CircleClassifier, header, "cpu")
-        model._prediction_only = header["kind"] == "prediction"
-        model._require_learning()
-        check_model(model)
+        tensors, header = files.read(path)
+        files.require_learning_kind(header, path)
+        check_model(files.described_learner(header, "cpu"))
         return header, tensors
 
     with contextlib.ExitStack() as stack:
@@ -86,7 +85,7 @@ def learn_on_all_ranks(
                 "apart and `circle merge`"
             ),
         )
-        ranks.on_rank_zero(lambda: stack.enter_context(checkpoint.exclusive(path)))
+        ranks.on_rank_zero(lambda: stack.enter_context(files.exclusive(path)))
         shard = make_shard(sharding, ranks, contents, path)
         image = ranks.on_all_ranks(lambda: check_lesson(source, shard.model))
         if strict:

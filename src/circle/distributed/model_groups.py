@@ -14,7 +14,7 @@ from torch import Tensor
 
 from circle.errors import CircleError
 
-Contents = tuple[dict[str, Any], dict[str, Tensor]]  # JSON header and tensors by name, as in circle.model_file
+Contents = tuple[dict[str, Any], dict[str, Tensor]]  # JSON header and tensors by name, as in circle.files
 
 
 def group_bounds(groups: int, ranks: int) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circle import checkpoint, model_file
+from circle import files
 from circle.data.decode import ImageConfig
 from circle.distributed.communicator import Communicator
 from circle.distributed.environment import Sharding
@@ -101,8 +101,11 @@ class Shard(ABC):
         """Numbers in the whole model."""
 
     def _build(self, header: dict[str, Any], tensors: dict[str, Tensor]) -> CircleClassifier:
-        make = model_file.restored if "classes" in header else model_file.built
-        return make(CircleClassifier, header, tensors, self.ranks.device, self.path)
+        if "classes" not in header:
+            return files.empty_learner(header, tensors, self.ranks.device, self.path)
+        model = files.restored(header, tensors, self.ranks.device, self.path)
+        assert isinstance(model, CircleClassifier)
+        return model
 
 
 class DataShard(Shard):
@@ -125,7 +128,7 @@ class DataShard(Shard):
             return model
 
         model = ranks.on_rank_zero(build)
-        blueprint = ranks.scatter([] if model is None else [model_file.blueprint(model)] * ranks.world_size)
+        blueprint = ranks.scatter([] if model is None else [files.blueprint(model)] * ranks.world_size)
         self.model = ranks.on_all_ranks(lambda: model or self._build(*blueprint))
 
     def learn(self, step: Callable[[], object]) -> None:
@@ -164,12 +167,12 @@ class DataShard(Shard):
         return self.model.parameter_count()
 
     def _all_reduce(self) -> None:
-        self.model._replace_statistics(self.ranks.all_reduce(self.model.statistics_))
+        self.model.replace_statistics(self.ranks.all_reduce(self.model.statistics_))
 
     def _clear_copies(self) -> None:
         """Let the ranks other than zero start from nothing."""
         if not self.ranks.is_rank_zero:
-            self.model._replace_statistics([*map(self.model._new_statistics, self.model.groups_)])
+            self.model.replace_statistics(self.model.new_statistics())
 
 
 class GroupShard(Shard):
@@ -195,12 +198,12 @@ class GroupShard(Shard):
         self.ranks.on_all_ranks(step)
 
     def save(self) -> None:
-        contents = self.ranks.on_all_ranks(lambda: model_file.learning_contents(self.model))
+        contents = self.ranks.on_all_ranks(lambda: files.learning_contents(self.model))
         shards = self.ranks.gather(contents, self.path.parent)
 
         def write() -> None:
             header, tensors = join_groups(shards)
-            checkpoint.write(self.path, tensors, header)
+            files.write(self.path, tensors, header)
 
         self.ranks.on_rank_zero(write)
 
