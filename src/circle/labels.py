@@ -9,8 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import torch
-from sklearn.exceptions import DataConversionWarning
 
 from circle.errors import CircleError
 
@@ -19,11 +17,13 @@ _STORABLE = (str, int, float, bool, type(None))
 
 def plain_labels(labels: Any) -> list[Hashable]:
     """Any sequence of labels (list, NumPy array, tensor) as plain Python values."""
-    if isinstance(labels, torch.Tensor):
+    if hasattr(labels, "detach"):  # a tensor; a model that only predicts is labelled without PyTorch
         labels = labels.detach().cpu().numpy()
     if hasattr(labels, "__array__"):
         labels = np.asarray(labels)
         if labels.ndim == 2 and labels.shape[1] == 1:
+            from sklearn.exceptions import DataConversionWarning
+
             warnings.warn(
                 "A column-vector y was passed when a 1d array was expected; its one column is used",
                 DataConversionWarning,
