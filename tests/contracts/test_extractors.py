@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from circle.config import Config
-from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, pink_noise
+from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, calibration_images
 from circle.registry import entry, list_extractors
 
 # At full width some would take minutes here. Fewer channels show the same; the tests of each extractor add what a
@@ -36,7 +36,7 @@ def extractor(request: pytest.FixtureRequest) -> Extractor:
 
 
 def test_shape_and_finite(extractor: Extractor) -> None:
-    features = extractor.features(pink_noise(3, extractor.shape).float())
+    features = extractor.features(calibration_images(3, extractor.shape))
     assert features.shape == (3, extractor.size)
     assert features.dtype == torch.float32
     assert bool(torch.isfinite(features).all())
@@ -44,7 +44,7 @@ def test_shape_and_finite(extractor: Extractor) -> None:
 
 
 def test_determined_by_config_and_seed(extractor: Extractor) -> None:
-    images = pink_noise(2, extractor.shape).float()
+    images = calibration_images(2, extractor.shape)
     torch.manual_seed(99)  # the global generator has no say
     again = build_extractor(extractor.config, extractor.shape, seed=3)
     other = build_extractor(extractor.config, extractor.shape, seed=4)
@@ -54,7 +54,7 @@ def test_determined_by_config_and_seed(extractor: Extractor) -> None:
 
 def test_batch_and_threads_do_not_matter(extractor: Extractor) -> None:
     """Every image of a small batch was in a batch of 35 before, at another place; the last batches are not full."""
-    images = pink_noise(35, extractor.shape).float()
+    images = calibration_images(35, extractor.shape)
     reference = extractor.features(images)
     for batch, count in ((1, 5), (2, 7), (7, 16), (33, 35)):
         for threads in (1, 2):
@@ -69,7 +69,7 @@ def test_nothing_is_trained(extractor: Extractor) -> None:
     count = extractor.parameter_count()
     assert count.learnable == 0
     assert count.fixed + count.generated > 0
-    images = pink_noise(2, extractor.shape).float()
+    images = calibration_images(2, extractor.shape)
     copy = images.clone()
     first = extractor.features(images)
     assert torch.equal(extractor.features(images), first)
@@ -78,7 +78,7 @@ def test_nothing_is_trained(extractor: Extractor) -> None:
 
 def test_the_grid_holds_the_noise(extractor: Extractor) -> None:
     grid = calibrate(extractor, images=32, levels=8.0)
-    positions = grid.quantise(extractor.features(pink_noise(32, extractor.shape).float()))
+    positions = grid.quantise(extractor.features(calibration_images(32, extractor.shape)))
     assert positions.dtype == {8: torch.int8, 16: torch.int16}[extractor.bits]
     limit = torch.iinfo(positions.dtype).max
     assert float((positions.abs() == limit).float().mean()) < 0.01, "noise must not be clipped"
