@@ -18,6 +18,7 @@ NARROW = {
     "resnet18_ln": {"base_channels": 8},
     "vgg13": {"base_channels": 8},
 }
+PORTABLE = {"birc2d", "local_contrast"}
 SHAPES = [ImageShape(3, 32, 32), ImageShape(1, 17, 23), ImageShape(3, 64, 64)]
 
 
@@ -41,6 +42,16 @@ def test_shape_and_finite(extractor: Extractor) -> None:
     assert features.dtype == torch.float32
     assert bool(torch.isfinite(features).all())
     assert float(features.std(0).max()) > 0
+
+
+def test_portable_ones_give_integers(extractor: Extractor) -> None:
+    """Which every machine must reproduce: tests/golden has them, tests/extractors/test_specification.py the formulas."""
+    assert extractor.portable == (extractor.config.name in PORTABLE)
+    features = extractor.features(calibration_images(3, extractor.shape))
+    whole = bool((features == features.round()).all())
+    assert whole == extractor.portable
+    if extractor.portable:
+        assert float(features.abs().max()) < 2**24
 
 
 def test_determined_by_config_and_seed(extractor: Extractor) -> None:

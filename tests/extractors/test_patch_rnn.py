@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from circle.extractors import (
     build_extractor,
     calibration_images,
 )
+from circle.extractors.patch_rnn import ConvolutionStem, same_convolution
 
 PLAIN = PatchRNNConfig(width=20, sparsity=0.5)
 CONVOLUTIONAL = ConvPatchRNNConfig(width=20, sparsity=0.5, stem_channels=(3, 4), stem_kernels=(3, 5))
@@ -149,3 +152,29 @@ def test_settings_are_checked(config: type[PatchRNNConfig], changes: dict, words
     with pytest.raises(CircleError, match=words) as error:
         config.from_dict(changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7])
+def test_padding_is_torch_s_own_without_its_warning(kernel: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 9, 7, generator=generator).contiguous(memory_format=torch.channels_last)
+    weight, bias = torch.rand(5, 3, kernel, kernel, generator=generator), torch.rand(5, generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = functional.conv2d(images, weight, bias, padding="same")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(same_convolution(images, weight, bias), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_plain_layers_follow_each_other(bias: bool) -> None:
+    layers = ConvolutionStem(3, (5, 6), (3, 2), torch.Generator().manual_seed(0), slope=0.1, bias=bias)
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    expected = images
+    for layer in range(2):
+        own_bias = layers.get_buffer(f"bias_{layer}") if bias else None
+        expected = functional.leaky_relu(same_convolution(expected, layers.weight(layer), own_bias), 0.1)
+    assert torch.equal(layers(images), expected)
+    assert layers.channels == 6
+    assert layers.parameters_fixed() == 3 * 5 * 9 + 5 * 6 * 4 + 11 * bias
