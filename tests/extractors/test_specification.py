@@ -104,7 +104,7 @@ def birc2ds(draw: st.DrawFn) -> BiRC2DConfig:
     )
 
 
-drawn = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+drawn = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @drawn
