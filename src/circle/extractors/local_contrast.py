@@ -63,8 +63,8 @@ class LocalContrastConfig(PooledConfig):
         self.require(all(side > 1 for side in self.kernels), "kernels", "2 or more: one pixel has no contrast")
         self.require(0 <= self.grey_share <= 1, "grey_share", "from 0 to 1")
         self.require(self.colours >= 0, "colours", "0 or more")
-        self.require(self.colour_offset >= 0, "colour_offset", "zero or a positive number")
-        self.require(self.contrast_epsilon > 0, "contrast_epsilon", "a positive number")
+        self.require(0 <= self.colour_offset <= 1e6, "colour_offset", "zero or a positive number, at most 1e6")
+        self.require(0 < self.contrast_epsilon <= 1e6, "contrast_epsilon", "a positive number, at most 1e6")
 
 
 @register("extractor", LocalContrastConfig)
