@@ -45,7 +45,7 @@ def test_shape_and_finite(extractor: Extractor) -> None:
 
 
 def test_portable_ones_give_integers(extractor: Extractor) -> None:
-    """Which every machine must reproduce: tests/golden has them, tests/extractors/test_specification.py the formulas."""
+    """Which every machine must reproduce: see tests/golden, and tests/extractors/test_specification.py for how."""
     assert extractor.portable == (extractor.config.name in PORTABLE)
     features = extractor.features(calibration_images(3, extractor.shape))
     whole = bool((features == features.round()).all())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -199,6 +201,10 @@ def test_parameters_are_counted() -> None:
         ({"stem": "round"}, "plain, contrast"),
         ({"widht": 3}, "did you mean 'width'"),
         ({"grid": 2.5}, "expected int"),
+        ({"leak": 0.001}, "leak = 0.001: expected at least 1/512"),
+        ({"radius": math.inf}, "radius = inf: expected at most 1e6"),
+        ({"slope": math.nan}, "slope = nan: expected from -1000 to 1000"),
+        ({"contrast_epsilon": 1e30}, "contrast_epsilon = 1e.30: expected .* at most 1e6"),
         ({"power": 0.7}, "power = 0.7: expected one of 0.5, 1.0"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -190,8 +192,10 @@ def test_counts() -> None:
         ({"filters": (), "kernels": (), "reductions": (), "colours": 0}, "at least one bank"),
         ({"grey_share": 1.5}, "from 0 to 1"),
         ({"window_margin": 0.6}, "at most 0.5"),
-        ({"window_spread": 0.0}, "a positive number"),
+        ({"window_spread": 0.0}, "at least 0.01"),
         ({"contrast_epsilon": 0.0}, "a positive number"),
+        ({"contrast_epsilon": math.inf}, "at most 1e6"),
+        ({"colour_offset": 1e30}, "at most 1e6"),
         ({"colours": -1}, "0 or more"),
     ],
 )

@@ -115,5 +115,5 @@ def test_a_row_alone_is_projected_alike(fan_in: int) -> None:
 
 
 def test_a_dense_projection_can_be_too_large() -> None:
-    with pytest.raises(CircleError, match="dense projection of 200,000 to 1,100 values is too large: set projection_fan_in"):
+    with pytest.raises(CircleError, match="200,000 to 1,100 values is too large: set projection_fan_in"):
         IntegerProjection(200_000, 1100, 0)

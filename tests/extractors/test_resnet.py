@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from circle.errors import CircleError
-from circle.extractors import ImageShape, ResNet18, ResNet18BNConfig, ResNet18LNConfig, build_extractor, calibration_images
+from circle.extractors import (
+    ImageShape,
+    ResNet18,
+    ResNet18BNConfig,
+    ResNet18LNConfig,
+    build_extractor,
+    calibration_images,
+)
 
 SHAPE = ImageShape(3, 20, 20)
 NARROW = {"base_channels": 4}

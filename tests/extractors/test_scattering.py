@@ -164,7 +164,12 @@ def test_signed_power_of_the_vector() -> None:
 
 
 def test_a_flat_image_leaves_its_brightness_only() -> None:
-    maps = build(RAW, SMALL).to(torch.float64).features(torch.full((1, 3, 32, 32), 179, dtype=torch.uint8)).view(3, 217, 16)
+    maps = (
+        build(RAW, SMALL)
+        .to(torch.float64)
+        .features(torch.full((1, 3, 32, 32), 179, dtype=torch.uint8))
+        .view(3, 217, 16)
+    )
     assert torch.allclose(maps[:, 0], torch.tensor(179 / 255).double(), atol=1e-4)
     assert float(maps[:, 1:].abs().max()) < 1e-6
 

@@ -53,7 +53,7 @@ def pooled(draw: st.DrawFn) -> dict[str, object]:
     return {
         "grid": draw(st.integers(1, 4)),
         "windows": draw(st.sampled_from(["box", "gaussian"])),
-        "window_spread": draw(st.floats(0.02, 2.0)),
+        "window_spread": draw(st.floats(0.01, 2.0)),
         "window_margin": draw(st.floats(0.0, 0.5)),
         "moments": draw(st.sampled_from([("mean",), ("square",), ("mean", "square"), ("square", "mean")])),
         "power": draw(st.sampled_from([0.5, 1.0])),
@@ -74,8 +74,8 @@ def local_contrasts(draw: st.DrawFn) -> LocalContrastConfig:
         reductions=tuple(draw(st.lists(st.integers(1, 5), **some))),
         grey_share=draw(st.floats(0.0, 1.0)),
         colours=draw(st.integers(0 if banks else 1, 5)),
-        colour_offset=draw(st.floats(0.0, 20.0)),
-        contrast_epsilon=draw(st.sampled_from([1e-12, 1e-4, 0.05, 1.0, 1e4])),
+        colour_offset=draw(st.one_of(st.floats(0.0, 20.0), st.just(1e6))),
+        contrast_epsilon=draw(st.sampled_from([1e-12, 1e-4, 0.05, 1.0, 1e6])),
         **pooled(draw),  # pyright: ignore[reportArgumentType]
     )
 
@@ -89,14 +89,14 @@ def birc2ds(draw: st.DrawFn) -> BiRC2DConfig:
         stem_channels=tuple(draw(st.lists(st.integers(1, 5), **some))),
         stem_kernels=tuple(draw(st.lists(st.integers(1, 5), **some))),
         stem_bias=draw(st.booleans()),
-        slope=draw(st.sampled_from([0.0, 0.01, 0.3, 1.0, 2.5])),
+        slope=draw(st.sampled_from([0.0, 0.01, 0.3, 1.0, 2.5, -0.5, 1e3])),
         contrast_epsilon=draw(st.sampled_from([1e-12, 0.05, 10.0])),
         patch_sizes=tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=2))),
         width=draw(st.integers(1, 7)),
         layers=draw(st.integers(1, 3)),
-        leak=draw(st.sampled_from([0.01, 0.5, 0.8, 1.0])),
+        leak=draw(st.sampled_from([1 / 512, 0.01, 0.5, 0.8, 1.0])),
         sparsity=draw(st.floats(0.0, 0.99)),
-        radius=draw(st.sampled_from([0.0, 0.5, 0.9, 3.0, 50.0])),
+        radius=draw(st.sampled_from([0.0, 0.5, 0.9, 3.0, 1e6])),
         zero_mean_inputs=draw(st.booleans()),
         join_stem=draw(st.booleans()),
         aggregation=draw(st.sampled_from(["pool", "pool", "flatten"])),

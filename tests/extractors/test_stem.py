@@ -27,7 +27,9 @@ def test_filters_have_mean_zero_and_norm_one() -> None:
         np.testing.assert_allclose(np.sqrt(np.square(filters).sum(1)), FILTER_NORM, rtol=0.02)
     for layer, shape in enumerate(stem().shapes):
         weight = stem().get_buffer(f"weight_{layer}") * 64
-        assert torch.equal(weight, torch.from_numpy(centred_filters(0, f"stem filters {layer}", shape[0], 27 + 63 * layer)))
+        assert torch.equal(
+            weight, torch.from_numpy(centred_filters(0, f"stem filters {layer}", shape[0], 27 + 63 * layer))
+        )
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3, 4, 5])

@@ -29,7 +29,9 @@ from circle.statistics import Statistics
 from .make import digest_of, statistics_digest
 from .pictures import photographs
 
-THREADS, BATCHES, COUNT, SIDE, SEED = (1, 2, 3), (1, 7, 1000), 9, 32, 11
+#: Threads, and images extracted and learned at a time.
+VARIATIONS = ((1, 1), (2, 7), (3, 1000), (1, 1000))
+COUNT, SIDE, SEED = 9, 32, 11
 PLAIN = BiRC2DConfig(
     stem="plain", stem_channels=(6, 8), stem_kernels=(3, 4), patch_sizes=(2, 3), width=8, join_stem=True,
     windows="gaussian", projection="linear", projection_size=90, bits=16,
@@ -65,10 +67,9 @@ def combined(group: Group, features: np.ndarray, statistics: Statistics) -> str:
 def digests() -> Iterator[tuple[str, str]]:
     for name, config in configs().items():
         group = build(config)
-        for threads in THREADS:
+        for threads, batch in VARIATIONS:
             torch.set_num_threads(threads)
-            for batch in BATCHES:
-                yield f"{name}, {threads} threads, {batch} at a time", digest(group, batch)
+            yield f"{name}, {threads} threads, {batch} at a time", digest(group, batch)
 
 
 def model() -> CircleClassifier:
