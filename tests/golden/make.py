@@ -3,8 +3,8 @@
     python -m tests.golden.make            # compares, and names what differs
     python -m tests.golden.make --write    # writes the file anew
 
-A digest is SHA-256 of integers in C order, little endian. A changed digest means that models learned before and after do
-not add up: it takes a new ``FEATURE_VERSION`` (circle/runtime/weights.py) and an entry in the changelog.
+A digest is SHA-256 of integers in C order, little endian. A changed digest means that models learned before and after
+do not add up: it takes a new ``FEATURE_VERSION`` (circle/runtime/weights.py) and an entry in the changelog.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .pictures import digits, drawn_pictures, photographs
 
 FILE = Path(__file__).with_name("digests.json")
 
-#: Groups and members of presets that would take more than about ten seconds: all 64 members of ``paper`` are drawn alike.
+#: Groups and members of presets that would take more than about ten seconds; those left out are drawn like the others.
 CUT = {"paper": (1, 2), "best-224": (1, 1)}
 #: Statistics are learned of the first values only, because second moments of 9,216 would take gigabytes.
 STATISTICS_SIZE = 1024

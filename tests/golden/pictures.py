@@ -1,7 +1,7 @@
 """Images that every machine has or makes alike: scikit-learn's digits, drawn pictures, photographs of our own making.
 
-Whole numbers from the first byte to the last pixel, and SHAKE-128 for what looks like chance: no generator of a library,
-no floating point, nothing of CIRCLE's own.
+Whole numbers from the first byte to the last pixel, and SHAKE-128 for what looks like chance: no generator of a
+library, no floating point, nothing of CIRCLE's own.
 """
 
 from __future__ import annotations
