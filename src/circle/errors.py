@@ -1,4 +1,4 @@
-"""The one kind of error that CIRCLE raises for what a user can mend; nothing heavy is imported for it."""
+"""The errors that CIRCLE raises for what a user can correct; nothing heavy is imported for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ def counted(number: int, noun: str) -> str:
 
 
 class CircleError(ValueError):
-    """Bad input, said in one line: which file or value, and what was expected.
+    """Bad input, in one line: where, what was found, and what was expected.
 
     The command line prints the message and nothing else; in Python it is an ordinary ``ValueError``, which is
     what scikit-learn's tools expect of a rejected batch.
+
+    Examples
+    --------
+    >>> from circle import SLDAConfig
+    >>> try:
+    ...     SLDAConfig(ridge=-1)
+    ... except CircleError as error:
+    ...     print(error)
+    slda.ridge = -1.0: expected zero or a positive number
     """
 
 
@@ -30,8 +39,8 @@ class NotDefiniteError(CircleError):
 
 
 class LostProcessError(CircleError):
-    """Another process of the same job ended, or cannot be reached any more."""
+    """Another rank of the same job ended, or cannot be reached any more."""
 
 
-class ToldElsewhereError(CircleError):
-    """An error that ends all processes of a job and that the first of them prints."""
+class ReportedByRankZeroError(CircleError):
+    """An error that ends all ranks of a job and that rank zero prints."""

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from circle import checkpoint
+from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source, open_unlabelled
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
+from circle.files import Ledger
 from circle.labels import check_one_kind
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.learner import CircleClassifier
 from circle.presets import list_presets
 from circle.statistics import check_room
 
@@ -57,25 +59,63 @@ def teach(
     An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
     and the first unreadable one is an error that leaves the model unchanged.
     """
-    lesson = Lesson(len(source))
     image = check_lesson(source, model)
+    book = Bookkeeper(model.ledger_, len(source))
     if strict:
         for sample in source:
             sample.pixels(image)
     saved = time.monotonic()
-    for tile in _tiles(source, model, image, lesson, should_stop, report):
+    for tile in _tiles(source, book, image, should_stop, report):
         learn_tile(model, [(pixels, sample) for pixels, sample, _ in tile])
-        for _, sample, digest in tile:
-            model.ledger_.add(sample.label, digest)
-        lesson.learned += len(tile)
-        report(lesson)
+        book.add([(sample.label, digest) for _, sample, digest in tile])
+        report(book.lesson)
         if time.monotonic() - saved >= checkpoint_seconds:
             model.save(path)
-            saved = time.monotonic()
-    if lesson.learned:
+            saved, book.unsaved = time.monotonic(), 0
+    if book.unsaved:
         model.save(path)
-    check_outcome(lesson, source)
-    return lesson
+    check_outcome(book.lesson, source)
+    return book.lesson
+
+
+class Bookkeeper:
+    """Which images of a source are new to a model, and what becomes of all of them.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The model's; images are entered when they are learned.
+    total : int
+        Images in the source.
+
+    Attributes
+    ----------
+    lesson : Lesson
+        What has become of the images so far.
+    unsaved : int
+        Images learned since the last save; whoever saves sets it to zero.
+    """
+
+    def __init__(self, ledger: Ledger, total: int) -> None:
+        self.lesson = Lesson(total)
+        self.unsaved = 0
+        self._ledger = ledger
+        self._occurrences: Counter[bytes] = Counter()
+
+    def new_digest(self, label: Hashable, digest: bytes) -> bytes | None:
+        """The digest to enter an image under once it is learned; None, and counted, where the model knows it."""
+        digest = numbered(digest, self._occurrences)
+        if (label, digest) in self._ledger:
+            self.lesson.known += 1
+            return None
+        return digest
+
+    def add(self, entries: Sequence[tuple[Hashable, bytes]]) -> None:
+        """These images, by label and digest, are learned."""
+        for label, digest in entries:
+            self._ledger.add(label, digest)
+        self.lesson.learned += len(entries)
+        self.unsaved += len(entries)
 
 
 def check_lesson(source: Source, model: CircleClassifier) -> ImageConfig:
@@ -103,23 +143,21 @@ def learn_tile(model: CircleClassifier, tile: Sequence[tuple[np.ndarray, Sample]
 
 def _tiles(
     source: Source,
-    model: CircleClassifier,
+    book: Bookkeeper,
     image: ImageConfig,
-    lesson: Lesson,
     should_stop: Callable[[], bool],
     report: Callable[[Lesson], None],
 ) -> Iterator[list[tuple[np.ndarray, Sample, bytes]]]:
     """Readable images that were not learned yet, a working set at a time."""
-    occurrences: Counter[bytes] = Counter()
+    lesson = book.lesson
     tile: list[tuple[np.ndarray, Sample, bytes]] = []
     for sample in source:
         if should_stop():
             lesson.stopped = True
             break
         try:
-            digest = numbered(sample.digest(), occurrences)
-            if (sample.label, digest) in model.ledger_:
-                lesson.known += 1
+            digest = book.new_digest(sample.label, sample.digest())
+            if digest is None:
                 if lesson.known % IMAGES_PER_TILE == 0:
                     report(lesson)
                 continue
@@ -145,20 +183,20 @@ def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier,
 
     The output may be one of the inputs: its lock is held from before the first is read, so no lesson is lost between.
     """
-    with checkpoint.exclusive(output):
+    with files.exclusive(output):
         model = CircleClassifier.load(inputs[0])
-        # A journal lies beside the file that it belongs to, so only that file keeps the mark of its lessons.
-        mark = model._journal_mark if _are_one(inputs[0], output) else None
+        # A server's journal lies beside the file that it belongs to, so only that file keeps what was noted of it.
+        metadata = model.metadata_ if _are_one(inputs[0], output) else {}
         twice = 0
         for path in inputs[1:]:
             other = CircleClassifier.load(path)
-            mark = other._journal_mark if _are_one(path, output) else mark
+            metadata = other.metadata_ if _are_one(path, output) else metadata
             twice += model.ledger_.overlap(other.ledger_)
             try:
                 model.merge(other)
             except CircleError as error:
                 raise CircleError(f"{inputs[0]} and {path}: {error}") from error
-        model._journal_mark = mark
+        model.metadata_ = metadata
         model.save(output)
     return model, twice
 
@@ -182,10 +220,9 @@ def _are_one(one: Path, other: Path) -> bool:
 
 def find_label(model: CircleClassifier, text: str) -> Hashable:
     """The class that a word on the command line means: labels may be strings or numbers."""
-    for label in model.statistics_[0].classes if model.statistics_ else []:
+    for label in model.statistics_[0].classes:
         if str(label) == text:
             return label
-    model._require_learning()
     raise CircleError(f"class {text!r} is not in the model; it has {', '.join(map(str, model.classes_[:10]))}")
 
 

@@ -137,3 +137,29 @@ class Workspace(threading.local):
 
 
 workspace = Workspace()
+
+
+_precision_lock = threading.Lock()
+_precision_holders = 0
+_precision_before = ""
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 products of full precision, whatever the user allows PyTorch elsewhere.
+
+    All threads share one setting: the first that multiplies sets it, and the last restores the user's.
+    """
+    global _precision_holders, _precision_before
+    with _precision_lock:
+        if not _precision_holders:
+            _precision_before = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision("highest")
+        _precision_holders += 1
+    try:
+        yield
+    finally:
+        with _precision_lock:
+            _precision_holders -= 1
+            if not _precision_holders:
+                torch.set_float32_matmul_precision(_precision_before)

@@ -1,4 +1,4 @@
-"""Does an ONNX file say what the model says? Compared in onnxruntime, image by image, and timed."""
+"""Write a model as ONNX, compare the file with it in onnxruntime, image by image, and keep it only if they agree."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from circle import files
+from circle.data.decode import ImageConfig
+from circle.data.sources import Source, Unlabelled, open_source, open_unlabelled
 from circle.ensemble import LEVELS_PER_DEVIATION
-from circle.errors import CircleError
+from circle.errors import CircleError, UnreadableImageError
 from circle.export.graph import import_onnx
-from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, positions_name
-from circle.extractors import ImageShape, calibration_images, extract
+from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, onnx_model, positions_name
+from circle.extractors import ImageShape, extract
 from circle.extractors.calibration import FINER
-from circle.learner import CircleClassifier
+from circle.predictor import ImageClassifier, Predictor
+from circle.runtime.noise import noise_images
 
 TOLERANCE = 1e-4  # of a probability
 #: How far from the boundary of two steps another runtime may round the other way, in deviations of the feature.
@@ -30,11 +34,21 @@ RANDOM_IMAGES, RANDOM_SEED = 128, 1
 
 @dataclass
 class Agreement:
-    """How the file did beside the model."""
+    """How the file did beside the model.
 
-    differences: list[float] = field(default_factory=list)  # largest of each image's probabilities
-    other_best: int = 0  # images with another best class
-    rounded_otherwise: int = 0  # images beyond the tolerance or with another best class, and a feature on a boundary
+    Attributes
+    ----------
+    differences : list of float
+        The largest difference among each image's probabilities.
+    other_best : int
+        Images with another best class.
+    rounded_otherwise : int
+        Images beyond the tolerance or with another best class that have a feature on a boundary.
+    """
+
+    differences: list[float] = field(default_factory=list)
+    other_best: int = 0
+    rounded_otherwise: int = 0
 
     @property
     def images(self) -> int:
@@ -57,6 +71,87 @@ class Speed:
     batch: int
     onnxruntime: float
     circle: float
+
+
+@dataclass(frozen=True)
+class Export:
+    """What came of :func:`export_onnx`.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of the file.
+    agreement : Agreement
+        How the file did beside the model.
+    speeds : list of Speed
+        Images per second of both.
+    unreadable : list of str
+        Why images to check with were skipped, one reason each.
+    """
+
+    size: int
+    agreement: Agreement
+    speeds: list[Speed]
+    unreadable: list[str]
+
+
+def export_onnx(
+    model: ImageClassifier,
+    path: str | Path,
+    *,
+    layout: Layout = "NHWC",
+    check: str | Path | None = None,
+    report: Callable[[int], None] = lambda images: None,
+) -> Export:
+    """Write ``model`` to ``path`` as ONNX, compare the file with it, and time both.
+
+    ``check`` names images to compare on (a file, folder, zip archive or npz); without it they are synthetic. A file
+    that disagrees is not kept: ``path`` is then as it was before. ``report`` hears how many images have been compared.
+    """
+    path = Path(path)
+    import_onnxruntime()  # what is missing is said before the work begins
+    samples = None if check is None else open_images(Path(check))
+    predictor = model.for_prediction()
+    try:
+        proto = onnx_model(predictor, layout)
+    except CircleError as error:
+        raise CircleError(f"{path}: not written: {error}") from error
+    unreadable: list[str] = []
+    image = predictor.image_
+    with files.atomic_path(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+        synthetic = random_images(ImageShape(image.channels, image.height, image.width))
+        pixels = synthetic.numpy() if samples is None else readable(predictor.image_, samples, unreadable)
+        try:
+            found = agreement(predictor, temporary, counted(in_batches(pixels), report), layout)
+        except CircleError as error:
+            raise CircleError(f"{path}: not written: {error}") from error
+        return Export(temporary.stat().st_size, found, speeds(predictor, temporary, synthetic, layout), unreadable)
+
+
+def open_images(path: Path) -> Source | Unlabelled:
+    """Images from whatever holds them; labels are of no interest here."""
+    return open_source(path) if path.suffix.lower() == ".npz" else open_unlabelled(path)
+
+
+def readable(image: ImageConfig, samples: Source | Unlabelled, unreadable: list[str]) -> Iterator[np.ndarray]:
+    """Pixels uint8 [C, H, W] in the model's shape; the reasons of those that have none go to ``unreadable``."""
+    for sample in samples:
+        try:
+            yield sample.pixels(image)
+        except UnreadableImageError as error:
+            unreadable.append(str(error))
+    if len(unreadable) == len(samples):
+        raise CircleError(f"no readable image to check with ({unreadable[0]})")
+
+
+def counted(batches: Iterable[Tensor], report: Callable[[int], None]) -> Iterator[Tensor]:
+    """The same batches; ``report`` hears how many images are done."""
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        report(done)
 
 
 def import_onnxruntime() -> Any:
@@ -85,63 +180,70 @@ def open_session(file: Path | bytes) -> Any:
 
 def random_images(shape: ImageShape) -> Tensor:
     """Synthetic images uint8 [N, C, H, W] of 1/f noise, always the same; not those of the calibration."""
-    return calibration_images(RANDOM_IMAGES, shape, RANDOM_SEED).mul(255.0).round().to(torch.uint8)
+    return torch.from_numpy(noise_images(RANDOM_IMAGES, shape.channels, shape.height, shape.width, RANDOM_SEED))
 
 
-def agreement(model: CircleClassifier, path: Path, batches: Iterable[Tensor], layout: Layout) -> Agreement:
+def agreement(model: Predictor, path: Path, batches: Iterable[Tensor], layout: Layout) -> Agreement:
     """Compare the file at ``path`` with the model on images uint8 [B, C, H, W], or raise where they disagree.
 
-    Best class and probabilities must be the same, the latter to 1e-4. There is one excuse. Features are rounded to the
-    steps of a grid, and float32 arithmetic in another order moves a feature by a hair, which may lie across the
-    boundary of two steps. So an image that differs is looked at once more, see :func:`rounds_otherwise`.
+    Features of portable extractors must be the same integers. Best class and probabilities must be the same, the latter
+    to 1e-4. There is one excuse, for extractors that are not portable: float32 arithmetic in another order moves a
+    feature by a hair, which may lie across the boundary of two steps of the grid. So an image that differs is then
+    looked at once more, see :func:`rounds_otherwise`.
     """
-    session, result = open_session(path), Agreement()
-    opened = None
+    result, portable = Agreement(), all(group.portable for group in model.groups_)
+    session = open_session(with_positions(model, path))
+    names = [positions_name(index) for index in range(len(model.groups_))]
     for pixels in batches:
-        expected = model.predict_proba(pixels)
-        found, best = session.run([PROBABILITIES, BEST], {INPUT: arranged(pixels, layout)})
+        features = model.features(pixels)
+        expected = model.probabilities(features).cpu().numpy()
+        found, best, *positions = session.run([PROBABILITIES, BEST, *names], {INPUT: arranged(pixels, layout)})
         differences = np.abs(found - expected).max(1)
         other = best != expected.argmax(1)
+        if portable:
+            pairs = zip(features, positions, strict=True)
+            same = np.all([(mine.cpu().numpy() == theirs).all(1) for mine, theirs in pairs], axis=0)
+            if not same.all():
+                number = result.images + int(np.flatnonzero(~same)[0]) + 1
+                raise CircleError(f"image {number} has other features in onnxruntime; expected the same integers")
+        for index in np.flatnonzero(other | ~(differences <= TOLERANCE)):
+            if portable or not rounds_otherwise(model, session, pixels[index : index + 1], layout):
+                raise CircleError(
+                    f"image {result.images + int(index) + 1} has probabilities up to {differences[index]:.1g} off in "
+                    f"onnxruntime; expected {TOLERANCE:g} at most"
+                    + ("" if portable else ", or a feature on the boundary of two steps of the grid")
+                )
+            result.rounded_otherwise += 1
         result.differences += differences.tolist()
         result.other_best += int(other.sum())
-        suspects = np.flatnonzero(other | ~(differences <= TOLERANCE))
-        if len(suspects):
-            opened = opened or open_session(with_positions(model, path))
-            for index in suspects:
-                if not rounds_otherwise(model, opened, pixels[index : index + 1], layout):
-                    number = len(result.differences) - len(pixels) + int(index) + 1
-                    raise CircleError(
-                        f"image {number} has probabilities up to {differences[index]:.1g} off in onnxruntime; expected "
-                        f"{TOLERANCE:g} at most, or a feature on the boundary of two steps of the grid"
-                    )
-                result.rounded_otherwise += 1
     if not result.images:
         raise CircleError("no readable image to check with")
     return result
 
 
-def rounds_otherwise(model: CircleClassifier, opened: Any, pixels: Tensor, layout: Layout) -> bool:
+def rounds_otherwise(model: Predictor, opened: Any, pixels: Tensor, layout: Layout) -> bool:
     """Whether the difference on one image comes from nothing but features within a hair of a boundary.
 
     Two things must hold: every position that the file finds is the model's unrounded one, rounded up or down after a
     move by less than a hair; and the model's own heads make the file's probabilities of these positions.
     """
-    if not model.quantise:
+    if not model.groups_[0].quantise:
         return False
     names = [positions_name(index) for index in range(len(model.groups_))]
     found, *positions = opened.run([PROBABILITIES, *names], {INPUT: arranged(pixels, layout)})
-    images = pixels.to(model.device, torch.float32).div(255.0)
+    device = model.groups_[0].grid.scale.device
+    images = pixels.to(device)
     for group, values in zip(model.groups_, positions, strict=True):
         limit = torch.iinfo(group.grid.dtype).max
         unrounded = group.grid.positions(torch.cat(extract(group.members, images), 1)).clamp(-limit, limit)
         hair = HAIR * LEVELS_PER_DEVIATION * FINER[group.grid.bits]
         if float((torch.from_numpy(values) - unrounded.cpu()).abs().max()) > 0.5 + hair:
             return False
-    expected = model.probabilities([torch.from_numpy(values).to(model.device) for values in positions])
+    expected = model.probabilities([torch.from_numpy(values).to(device) for values in positions])
     return bool(np.abs(found - expected.cpu().numpy()).max() <= TOLERANCE)
 
 
-def with_positions(model: CircleClassifier, path: Path) -> bytes:
+def with_positions(model: Predictor, path: Path) -> bytes:
     """The content of the file, opened up: positions on the grid are outputs, too."""
     onnx = import_onnx()
     proto = onnx.load(path)
@@ -153,7 +255,7 @@ def with_positions(model: CircleClassifier, path: Path) -> bytes:
     return proto.SerializeToString()
 
 
-def speeds(model: CircleClassifier, path: Path, pixels: Tensor, layout: Layout) -> list[Speed]:
+def speeds(model: Predictor, path: Path, pixels: Tensor, layout: Layout) -> list[Speed]:
     """One image at a time and a batch, on images uint8 [N, C, H, W]: the fastest of runs for about a second each."""
     session, result = open_session(path), []
     for batch in (1, BATCH):

@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from circle.errors import CircleError
 from circle.export.graph import Graph
 from circle.extractors import Extractor
-from circle.extractors.projection import ProjectedExtractor, RandomProjection
+from circle.extractors.integers import IntegerExtractor, IntegerProjection
+from circle.extractors.projection import ProjectedConfig, ProjectedExtractor, RandomProjection
+from circle.runtime.weights import PROJECTED_BITS
 
 Form = Callable[[Graph, Any, str], str]
 FORMS: dict[type[Extractor], Form] = {}
 Wrapped = TypeVar("Wrapped", bound=Form)
 
 
-def form_of(kind: type[ProjectedExtractor]) -> Callable[[Wrapped], Wrapped]:
+def form_of(kind: type[Extractor]) -> Callable[[Wrapped], Wrapped]:
     """Decorator: this function is the ONNX form of ``kind.vector``. Plug-ins may use it for extractors of their own."""
 
     def remember(form: Wrapped) -> Wrapped:
@@ -32,25 +35,34 @@ def form_of(kind: type[ProjectedExtractor]) -> Callable[[Wrapped], Wrapped]:
     return remember
 
 
-def add_extractor(graph: Graph, extractor: Extractor, images: str) -> str:
-    """Features float32 [N, size] of images float32 [N, C, H, W] in [0, 1]: ``ProjectedExtractor.forward``."""
+def add_extractor(graph: Graph, extractor: Extractor, pixels: str) -> str:
+    """Values float32 [N, size] of pixels float32 [N, C, H, W], whole numbers from 0 to 255: ``Extractor.forward``."""
     form = FORMS.get(type(extractor))
-    if form is None or not isinstance(extractor, ProjectedExtractor):
+    if form is None or not isinstance(extractor, ProjectedExtractor | IntegerExtractor):
         known = ", ".join(sorted(kind.__name__ for kind in FORMS))
         raise CircleError(
             f"extractor {extractor.config.name!r} cannot be exported: it has no ONNX form (those that have: {known})"
         )
     config = extractor.config
-    images = graph.add("Sub", images, graph.constant(config.input_mean, "mean"))
-    images = graph.add("Div", images, graph.constant(config.input_scale, "scale"))
+    images = pixels if extractor.portable else standardised(graph, config, pixels)
     if config.mirror:
         both = graph.concat([images, mirrored(graph, images, axis=3)], 0)
         vector = form(graph, extractor, both)
         length = extractor.projection.inputs if extractor.projection else extractor.size
-        vector = graph.mean(graph.reshape(vector, [2, -1, length]), [0])
+        vectors = graph.reshape(vector, [2, -1, length])
+        vector = graph.sum(vectors, [0]) if extractor.portable else graph.mean(vectors, [0])
     else:
         vector = form(graph, extractor, images)
-    return project(graph, extractor.projection, vector) if extractor.projection else vector
+    if isinstance(extractor.projection, RandomProjection):
+        return project(graph, extractor.projection, vector)
+    return project_integers(graph, extractor.projection, vector) if extractor.projection else vector
+
+
+def standardised(graph: Graph, config: ProjectedConfig, pixels: str) -> str:
+    """Pixels from 0 to 255, of about zero mean and unit variance."""
+    images = graph.add("Div", pixels, graph.constant(255.0, "full_scale"))
+    images = graph.add("Sub", images, graph.constant(config.input_mean, "mean"))
+    return graph.add("Div", images, graph.constant(config.input_scale, "scale"))
 
 
 def mirrored(graph: Graph, value: str, axis: int) -> str:
@@ -70,6 +82,27 @@ def project(graph: Graph, projection: RandomProjection, vector: str) -> str:
     else:
         result = graph.add("MatMul", vector, graph.constant(projection.dense.T, "projection"))
     return graph.add("Relu", result) if projection.relu else result
+
+
+def project_integers(graph: Graph, projection: IntegerProjection, vector: str) -> str:
+    """y = floor(R v / 2^s): [N, inputs] -> [N, outputs]. A sparse R stays sparse: its values are gathered."""
+    values = graph.cast(vector, "DOUBLE")
+    if projection.fan_in:
+        gathered = graph.add("Gather", values, graph.constant(projection.index.to(torch.int32), "index"), axis=1)
+        result = graph.sum(graph.add("Mul", gathered, graph.constant(projection.signs, "signs")), [2])
+    else:
+        # Weights have eight bits, and the file keeps them so.
+        weights = graph.cast(graph.constant(projection.dense.to(torch.int8), "projection"), "DOUBLE")
+        result = graph.add("MatMul", values, weights)
+    limit = 2.0**PROJECTED_BITS - 1.0
+    result = graph.add("Floor", graph.add("Mul", result, double(graph, 2.0**-projection.shift)))
+    lowest = 0.0 if projection.relu else -limit
+    return graph.add("Clip", graph.cast(result, "FLOAT"), graph.constant(lowest), graph.constant(limit))
+
+
+def double(graph: Graph, value: float) -> str:
+    """A float64 constant."""
+    return graph.constant(np.array(value, np.float64))
 
 
 def pool(

@@ -91,7 +91,7 @@ class Extractor(nn.Module, ABC):
     def keep(self, parts: Sequence[int]) -> Extractor:
         """The extractor of these parts alone, numbers of :meth:`parts`, ascending; it does no work for the others.
 
-        Its features are those columns of the whole extractor's, but for the last bits.
+        Its features are those columns of the whole extractor's, but for the last bits where it is not portable.
         """
         check_parts(parts, len(self.parts()), self.config.name)
         return self
@@ -106,8 +106,8 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
     share = math.ceil(len(images) * len(extractors) / torch.get_num_threads())
 
     def job(extractor: Extractor, result: Tensor, start: int, length: int) -> None:
-        # Inference mode belongs to a thread, so every job enters it.
-        with torch.inference_mode():
+        # Both belong to a thread, so every job enters them; a caller's mixed precision would not be exact.
+        with torch.inference_mode(), torch.autocast(images.device.type, enabled=False):
             tile = images[start : start + length]
             count = len(tile)
             if count < extractor.minimum_batch:
@@ -115,15 +115,15 @@ def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
                 tile = torch.cat([tile, filler])
             result[start : start + count] = extractor(tile)[:count]
 
-    machine.run_jobs(
-        [
-            partial(job, extractor, result, start, length)
-            for extractor, result in zip(extractors, results, strict=True)
-            # A few images are shared out, too.
-            for length in [max(1, min(extractor.tile, share))]
-            for start in range(0, len(images), length)
-        ]
-    )
+    jobs = [
+        partial(job, extractor, result, start, length)
+        for extractor, result in zip(extractors, results, strict=True)
+        # A few images are shared out, too.
+        for length in [max(1, min(extractor.tile, share))]
+        for start in range(0, len(images), length)
+    ]
+    with machine.full_precision():
+        machine.run_jobs(jobs)
     return results
 
 

@@ -1,8 +1,8 @@
 """Exact arithmetic for portable extractors: integers in floating point, so that no order of additions can matter.
 
-A sum may be taken in float32 while all its partial sums are integers (times one power of two) below 2^24, and in float64
-below 2^53. Between sums stand single IEEE operations, whose results are fixed: multiply, divide, square root, round,
-compare. So processors, threads, batches, libraries and GPUs give the same integers.
+A sum may be taken in float32 while all its partial sums are integers (times one power of two) below 2^24, and in
+float64 below 2^53. Between sums stand single IEEE operations, whose results are fixed: multiply, divide, square root,
+round, compare. So processors, threads, batches, libraries and GPUs give the same integers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def signed_root(values: Tensor) -> Tensor:
 
 
 def pool_windows(quantities: Tensor, columns: Tensor, moments: tuple[str, ...]) -> Tensor:
-    """Sums along rows of quantities [S, m, B, g, W, J] that were added up along columns, by columns [g, W]: [S m, B, g g, J].
+    """Sums along rows, by windows [g, W], of quantities [S, m, B, g, W, J] added up along columns: [S m, B, g g, J].
 
     Moments are of bytes and a sign. Sums of squares are shortened by 8 bits before, rounded half up and overwritten;
     then both sums stay below 2^24.
@@ -77,9 +77,9 @@ def pool_windows(quantities: Tensor, columns: Tensor, moments: tuple[str, ...]) 
 class IntegerProjection(nn.Module):
     """y = floor(R v / 2^s), R [outputs, inputs] random and fixed, v integers below 2^24; with ``relu`` max(y, 0).
 
-    ``fan_in = 0``: R is dense, uniform from -127 to 127. ``fan_in > 0``: R is sparse; each output adds ``fan_in`` inputs
-    with random signs, dealt out from shuffled decks, so that all are used equally often. The shift s brings sums of
-    19-bit values down to 23 bits, and what is larger is cut off.
+    ``fan_in = 0``: R is dense, uniform from -127 to 127. ``fan_in > 0``: R is sparse; each output adds ``fan_in``
+    inputs with random signs, dealt out from shuffled decks, so that all are used equally often. The shift s brings
+    sums of 19-bit values down to 23 bits, and what is larger is cut off.
     """
 
     index: Tensor  # [outputs, fan_in]
@@ -188,6 +188,6 @@ def multiplies_bytes() -> bool:
         return False
     for sign in (1, -1):
         left, right = torch.full((64, 48), 127, dtype=torch.int8), torch.full((48, 64), sign * 127, dtype=torch.int8)
-        if not bool((torch._int_mm(left, right) == sign * 127 * 127 * 48).all()):
+        if not bool((torch.ops.aten._int_mm(left, right) == sign * 127 * 127 * 48).all()):
             return False
     return True

@@ -217,9 +217,10 @@ class ContrastBank(nn.Module):
         shape: ImageShape,
         reduction: int,
     ) -> None:
-        """Of filters [J, C, k, k] and functions of colour [Q, C], [Q], for the image made ``reduction`` times smaller."""
+        """Of filters [J, C, k, k] and functions of colour [Q, C], [Q], for images made ``reduction`` times smaller."""
         super().__init__()
         self.count, self.colours, self.kernel = len(filters), len(directions), filters.shape[-1]
+        self.channels = shape.channels
         self.reduction, self.mirror, self.moments = reduction, config.mirror, config.moments
         self.folded = config.mirror and self.kernel % 2 == 1 and shape.width % reduction == 0
         if self.folded:
@@ -282,7 +283,7 @@ class ContrastBank(nn.Module):
         maps = workspace.take("maps", shape, self.weights)
         if weights.dtype == torch.int8:
             sums = workspace.take("sums", shape, torch.empty(0, dtype=torch.int32))
-            torch._int_mm(patches.T, weights, out=sums)
+            torch.ops.aten._int_mm.out(patches.T, weights, out=sums)
             maps.copy_(sums.bitwise_right_shift_(specification.RESPONSE_SHIFT))
         else:
             torch.mm(patches.T, weights, out=maps).floor_()
@@ -380,7 +381,7 @@ def channel_sums(values: Tensor) -> Tensor:
 
 
 def reduced(images: Tensor, factor: int) -> Tensor:
-    """Means over factor x factor pixels, fewer at the far edges, rounded: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
+    """Rounded means over factor x factor pixels, fewer at far edges: [B, C, H, W] -> [B, C, ceil(H/f), ceil(W/f)]."""
     if factor == 1:
         return images
     height, width = images.shape[2:]

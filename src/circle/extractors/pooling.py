@@ -25,9 +25,7 @@ class PooledConfig(ProjectedConfig):
     moments: tuple[Literal["mean", "square"], ...] = option(
         ("mean", "square"), "what is pooled: values, their squares, or both"
     )
-    power: Literal[0.5, 1.0] = option(
-        0.5, "exponent p of the signed power sign(v) |v|^p applied to the vector: a root, or none"
-    )
+    power: float = option(0.5, "exponent p of the signed power sign(v) |v|^p applied to the vector: a root, or none")
 
     def check(self) -> None:
         super().check()
@@ -39,6 +37,7 @@ class PooledConfig(ProjectedConfig):
             "moments",
             "mean, square or both",
         )
+        self.require(self.power in (0.5, 1.0), "power", "0.5, a square root, or 1")
 
     def windows_along(self, length: int) -> np.ndarray:
         """Windows int64 [g, length] along one side of a map, whose weights add up to 254."""

@@ -54,7 +54,7 @@ def _shortened(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def root(values: np.ndarray, power: float, *, pooled: bool = True) -> np.ndarray:
-    """sign(v) floor(sqrt(2^12 |v|)) for power 0.5; for power 1 values as they are, pooled ones without their last bits."""
+    """sign(v) floor(sqrt(2^12 |v|)) for power 0.5; for power 1 the values, pooled ones without their last bits."""
     if power == 0.5:
         return np.sign(values) * np.floor(np.sqrt(np.abs(values) * 2.0**ROOT_SHIFT + 0.5)).astype(np.int64)
     return values >> PLAIN_SHIFT if pooled else values

@@ -24,7 +24,7 @@ STATE_SHIFT = 1  # bits that states are shortened by before they are pooled
 WIDE_LIMIT = 1023  # of states that are pooled
 SLOPE_BITS = 10  # the slope of the leaky ReLU is a multiple of 2^-10
 LEAK_BITS = 8  # the leak is a multiple of 2^-8
-WEIGHT_BITS = 5  # of the largest input weight or plain filter weight
+WEIGHT_BITS = 4  # of the largest input weight or plain filter weight, and a sign
 RECURRENT_BITS = 7  # recurrent weights are multiples of 2^-7
 DIRECTIONS = 4
 
@@ -165,7 +165,7 @@ def vector(images: np.ndarray, settings: Settings, seed: int) -> np.ndarray:
 
 
 def neighbours(maps: np.ndarray, kernel: int) -> np.ndarray:
-    """Maps [N, H, W, C] -> [N, H, W, C, k k]: the k x k values around each, zeros outside; even kernels reach further."""
+    """Maps [N, H, W, C] -> [N, H, W, C, k k]: the k x k values around each, zeros outside the maps."""
     before, after = (kernel - 1) // 2, kernel // 2
     padded = np.pad(maps, ((0, 0), (before, after), (before, after), (0, 0)))
     height, width = maps.shape[1:3]
@@ -208,7 +208,7 @@ def leaky(values: np.ndarray, slope: float) -> np.ndarray:
 
 
 def cut_patches(maps: np.ndarray, side: int) -> np.ndarray:
-    """Non-overlapping patches as vectors: [N, H, W, C] -> [N, ceil(H/side), ceil(W/side), side side C], zeros around."""
+    """Patches that do not overlap, as vectors: [N, H, W, C] -> [N, ceil(H/side), ceil(W/side), side side C]."""
     height, width = maps.shape[1:3]
     more_rows, more_columns = -height % side, -width % side
     top, left = more_rows // 2, more_columns // 2

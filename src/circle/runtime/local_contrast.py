@@ -45,7 +45,7 @@ class PatchScale:
 
     @classmethod
     def of_whole(cls, values: int, epsilon: float, level_bits: int) -> PatchScale:
-        """For patches of so many values that are centred as a whole, c = n x - sum and V = n sum of x^2 - (sum of x)^2."""
+        """For patches of n values centred as a whole: c = n x - sum, V = n sum of x^2 - (sum of x)^2."""
         return cls(values, PATCH_LEVELS**2, Fraction(epsilon) * values**2 * 4**level_bits)
 
     def applied(self, centred: np.ndarray, scatter: np.ndarray) -> np.ndarray:

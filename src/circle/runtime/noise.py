@@ -9,7 +9,7 @@ import numpy as np
 from circle.runtime.weights import random_bytes
 
 
-def noise_images(count: int, channels: int, height: int, width: int) -> np.ndarray:
+def noise_images(count: int, channels: int, height: int, width: int, seed: int = 0) -> np.ndarray:
     """Images uint8 [count, channels, height, width] whose amplitude falls as 1/f, as in photographs.
 
     Boxes of 1, 2, 4, ... pixels, each with a random value, are added up, which gives every octave of frequencies the
@@ -22,15 +22,15 @@ def noise_images(count: int, channels: int, height: int, width: int) -> np.ndarr
         side = 2**octave
         rows, columns = -(-height // side) + 1, -(-width // side) + 1
         boxes = (
-            random_bytes(0, f"noise boxes {octave}", (count, channels + 1, rows, columns)).astype(np.int64) * 2 - 255
+            random_bytes(seed, f"noise boxes {octave}", (count, channels + 1, rows, columns)).astype(np.int64) * 2 - 255
         )
         # The first is shared by all colours, at twice the weight of their own.
         boxes = 2 * boxes[:, :1] + boxes[:, 1:] if channels > 1 else 2 * boxes[:, :1]
-        starts = random_bytes(0, f"noise starts {octave}", (count, 2)).astype(np.int64) % side
+        starts = random_bytes(seed, f"noise starts {octave}", (count, 2)).astype(np.int64) % side
         for image, (top, left) in enumerate(starts):
             in_rows, in_columns = (np.arange(height) + top) // side, (np.arange(width) + left) // side
             total[image] += boxes[image][:, in_rows[:, None], in_columns]
-    look = random_bytes(0, "noise looks", (count, 2)).astype(np.int64)
+    look = random_bytes(seed, "noise looks", (count, 2)).astype(np.int64)
     # One octave of boxes has deviation 2 x 147 (330 with colours of their own): the contrast is 25 to 76 levels.
     contrast, brightness = 26 + look[:, 0] // 5, 64 + look[:, 1] // 2
     deviation = math.isqrt(300 * 300 * octaves)

@@ -54,7 +54,7 @@ def permutation(seed: int, part: str, count: int) -> np.ndarray:
 
 
 def uniform_bound(fan_in: int, slope: Fraction, bits: int) -> tuple[int, int]:
-    """Kaiming's bound sqrt(6 / ((1 + slope^2) fan_in)) as (integer, shift): integer / 2^shift, integer of ``bits`` bits.
+    """Kaiming's bound sqrt(6 / ((1 + slope^2) fan_in)) as (integer of ``bits`` bits, shift): integer / 2^shift.
 
     Uniform weights within this bound keep the variance through a leaky ReLU.
 
@@ -104,7 +104,7 @@ def centred_filters(seed: int, part: str, count: int, size: int) -> np.ndarray:
 
 
 def without_sum(rows: np.ndarray) -> np.ndarray:
-    """Rows int64 [N, n] with sum zero: what a row has too much is taken from its values, one each, from the first on."""
+    """Rows int64 [N, n] with sum zero: what a row has too much is taken from its values in turn."""
     rest = rows.sum(1, keepdims=True)
     size = rows.shape[1]
     each, more = np.abs(rest) // size, np.abs(rest) % size
@@ -149,8 +149,8 @@ def _whole_windows(windows: list[list[Decimal]]) -> np.ndarray:
     """Non-negative weights in whole numbers, 254 in every window.
 
     A weight is the difference of two running sums, rounded: in long windows, whose weights are fractions, ones and
-    zeros then alternate in the right proportion. The last windows are the mirror images of the first, and the middle one
-    is its own: twice half of it, once from either side.
+    zeros then alternate in the right proportion. The last windows are the mirror images of the first, and the middle
+    one is its own: twice half of it, once from either side.
     """
     count, rows = len(windows), []
     for number in range((count + 1) // 2):
@@ -188,5 +188,5 @@ def sparse_projection(seed: int, inputs: int, outputs: int, fan_in: int) -> tupl
 
 
 def projection_shift(largest: int) -> int:
-    """Bits that a projection is shortened by whose weights add up to ``largest`` in the largest row, for 19-bit values."""
+    """Bits that a projection of 19-bit values is shortened by; its largest row's weights add up to ``largest``."""
     return max(0, (largest << 19).bit_length() - PROJECTED_BITS)
