@@ -205,7 +205,7 @@ def test_parameters_are_counted() -> None:
         ({"radius": math.inf}, "radius = inf: expected at most 1e6"),
         ({"slope": math.nan}, "slope = nan: expected from -1000 to 1000"),
         ({"contrast_epsilon": 1e30}, "contrast_epsilon = 1e.30: expected .* at most 1e6"),
-        ({"power": 0.7}, "power = 0.7: expected one of 0.5, 1.0"),
+        ({"power": 0.7}, "power = 0.7: expected 0.5, a square root, or 1"),
     ],
 )
 def test_settings_are_checked(changes: dict, words: str) -> None:

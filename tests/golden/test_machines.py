@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,9 @@ def test_products_of_bytes_and_of_floats_are_alike(
     if bytes_too and not integers.multiplies_bytes():
         pytest.skip("this processor multiplies no bytes")
     used = []
-    product = torch._int_mm
-    monkeypatch.setattr(torch, "_int_mm", lambda *arrays, **out: used.append(1) or product(*arrays, **out))
+    product = torch.ops.aten._int_mm.out
+    counting = SimpleNamespace(out=lambda *arrays, **out: used.append(1) or product(*arrays, **out))
+    monkeypatch.setattr(torch.ops.aten, "_int_mm", counting)
     monkeypatch.setattr(local_contrast, "multiplies_bytes", lambda: bytes_too)
     assert machine.digest(machine.build(machine.configs()["fast"]), 1000) == expected["fast"]
     assert bool(used) == bytes_too
@@ -110,11 +112,11 @@ def test_products_of_bytes_and_of_floats_are_alike(
 
 def test_a_product_of_bytes_that_overflows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older processors add pairs of products in 16 bits, which the largest bytes leave."""
-    exact = torch._int_mm
+    exact = torch.ops.aten._int_mm
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: True)
-    monkeypatch.setattr(torch, "_int_mm", lambda left, right: exact(left, right).clamp(-(2**15), 2**15 - 1))
+    monkeypatch.setattr(torch.ops.aten, "_int_mm", lambda *pair: exact(*pair).clamp(-(2**15), 2**15 - 1))
     assert not integers.multiplies_bytes.__wrapped__()
-    monkeypatch.setattr(torch, "_int_mm", lambda left, right: left.int() @ right.int())
+    monkeypatch.setattr(torch.ops.aten, "_int_mm", lambda left, right: left.int() @ right.int())
     assert integers.multiplies_bytes.__wrapped__()
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     assert not integers.multiplies_bytes.__wrapped__()
