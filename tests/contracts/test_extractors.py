@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from circle.config import Config
+from circle.errors import CircleError
 from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, calibration_images
 from circle.registry import entry, list_extractors
 
@@ -42,6 +43,12 @@ def test_shape_and_finite(extractor: Extractor) -> None:
     assert features.dtype == torch.float32
     assert bool(torch.isfinite(features).all())
     assert float(features.std(0).max()) > 0
+
+
+def test_images_are_bytes(extractor: Extractor) -> None:
+    """Pixels from 0 to 1 would be taken for black ones."""
+    with pytest.raises(CircleError, match="images of type torch.float32: expected torch.uint8, values from 0 to 255"):
+        extractor.features(calibration_images(1, extractor.shape) / 255)
 
 
 def test_portable_ones_give_integers(extractor: Extractor) -> None:
