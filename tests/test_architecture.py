@@ -17,7 +17,7 @@ SOURCE = Path(circle.__file__).parent
 # methods, data sets) are found by name through `registry`, which imports none of them.
 ORDER = (
     *("errors", "config", "registry", "labels", "machine", "linalg"),
-    *("data", "extractors", "statistics", "heads", "presets"),
+    *("data", "runtime", "extractors", "statistics", "heads", "presets"),
     *("model", "learning", "method", "distributed"),
     *("baselines", "benchmark", "paper", "report"),
     *("compression", "export", "serve", "doctor", "cli", "__main__"),

@@ -8,7 +8,7 @@ import torch
 from circle import BiRC2DConfig
 from circle.ensemble import build_groups
 from circle.errors import CircleError
-from circle.extractors import ImageShape, ScatteringConfig, pink_noise
+from circle.extractors import ImageShape, ScatteringConfig, calibration_images
 
 CONFIG = BiRC2DConfig(stem_channels=(3,), width=3, grid=2)
 SHAPE = ImageShape(3, 8, 8)
@@ -17,7 +17,7 @@ SHAPE = ImageShape(3, 8, 8)
 def test_consecutive_seeds_side_by_side() -> None:
     groups = build_groups(CONFIG, SHAPE, groups=2, members=3, seed=5)
     assert [[member.seed for member in group.members] for group in groups] == [[5, 6, 7], [8, 9, 10]]
-    images = pink_noise(4, SHAPE).float()
+    images = calibration_images(4, SHAPE)
     single = [build_groups(CONFIG, SHAPE, groups=1, members=1, seed=seed)[0] for seed in (8, 9, 10)]
     expected = torch.cat([group.features(images) for group in single], 1)
     assert torch.equal(groups[1].features(images), expected)
@@ -25,7 +25,7 @@ def test_consecutive_seeds_side_by_side() -> None:
 
 
 def test_quantised_and_not() -> None:
-    images = pink_noise(6, SHAPE).float()
+    images = calibration_images(6, SHAPE)
     whole = build_groups(CONFIG, SHAPE, groups=1, members=1, seed=0)[0].features(images)
     real = build_groups(CONFIG, SHAPE, groups=1, members=1, seed=0, quantise=False)[0].features(images)
     assert whole.dtype == torch.int8

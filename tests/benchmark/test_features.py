@@ -15,6 +15,7 @@ from circle.data.datasets import ImageSet, load_dataset
 from circle.ensemble import build_groups
 from circle.errors import CircleError
 from circle.extractors import ImageShape
+from circle.runtime.weights import FEATURE_VERSION
 
 CONFIG = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
 SHAPE = ImageShape(1, 32, 32)
@@ -43,7 +44,7 @@ def test_written_once_whole_and_mended(tmp_path: Path) -> None:
     assert not list(store.folder.glob("*.tmp"))
 
 
-def test_keys_depend_on_all_that_matters(tmp_path: Path) -> None:
+def test_keys_depend_on_all_that_matters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digits = load_dataset("digits")
     store = FeatureStore(tmp_path)
 
@@ -53,6 +54,8 @@ def test_keys_depend_on_all_that_matters(tmp_path: Path) -> None:
     paths = [path(), path(CONFIG.replace(width=3)), path(seed=1), path(images=digits.test)]
     assert len(set(paths)) == 4
     assert path() == paths[0]
+    monkeypatch.setattr("circle.benchmark.features.FEATURE_VERSION", FEATURE_VERSION + 1)
+    assert path() not in paths, "integers of another version are not read"
 
 
 def test_float_features_are_not_cached(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from circle.config import Config
-from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, pink_noise
+from circle.errors import CircleError
+from circle.extractors import Extractor, ImageShape, build_extractor, calibrate, calibration_images
 from circle.registry import entry, list_extractors
 
 # At full width some would take minutes here. Fewer channels show the same; the tests of each extractor add what a
@@ -18,6 +19,7 @@ NARROW = {
     "resnet18_ln": {"base_channels": 8},
     "vgg13": {"base_channels": 8},
 }
+PORTABLE = {"birc2d", "local_contrast"}
 SHAPES = [ImageShape(3, 32, 32), ImageShape(1, 17, 23), ImageShape(3, 64, 64)]
 
 
@@ -36,15 +38,31 @@ def extractor(request: pytest.FixtureRequest) -> Extractor:
 
 
 def test_shape_and_finite(extractor: Extractor) -> None:
-    features = extractor.features(pink_noise(3, extractor.shape).float())
+    features = extractor.features(calibration_images(3, extractor.shape))
     assert features.shape == (3, extractor.size)
     assert features.dtype == torch.float32
     assert bool(torch.isfinite(features).all())
     assert float(features.std(0).max()) > 0
 
 
+def test_images_are_bytes(extractor: Extractor) -> None:
+    """Pixels from 0 to 1 would be taken for black ones."""
+    with pytest.raises(CircleError, match="images of type torch.float32: expected torch.uint8, values from 0 to 255"):
+        extractor.features(calibration_images(1, extractor.shape) / 255)
+
+
+def test_portable_ones_give_integers(extractor: Extractor) -> None:
+    """Which every machine must reproduce: see tests/golden, and tests/extractors/test_specification.py for how."""
+    assert extractor.portable == (extractor.config.name in PORTABLE)
+    features = extractor.features(calibration_images(3, extractor.shape))
+    whole = bool((features == features.round()).all())
+    assert whole == extractor.portable
+    if extractor.portable:
+        assert float(features.abs().max()) < 2**24
+
+
 def test_determined_by_config_and_seed(extractor: Extractor) -> None:
-    images = pink_noise(2, extractor.shape).float()
+    images = calibration_images(2, extractor.shape)
     torch.manual_seed(99)  # the global generator has no say
     again = build_extractor(extractor.config, extractor.shape, seed=3)
     other = build_extractor(extractor.config, extractor.shape, seed=4)
@@ -54,7 +72,7 @@ def test_determined_by_config_and_seed(extractor: Extractor) -> None:
 
 def test_batch_and_threads_do_not_matter(extractor: Extractor) -> None:
     """Every image of a small batch was in a batch of 35 before, at another place; the last batches are not full."""
-    images = pink_noise(35, extractor.shape).float()
+    images = calibration_images(35, extractor.shape)
     reference = extractor.features(images)
     for batch, count in ((1, 5), (2, 7), (7, 16), (33, 35)):
         for threads in (1, 2):
@@ -69,7 +87,7 @@ def test_nothing_is_trained(extractor: Extractor) -> None:
     count = extractor.parameter_count()
     assert count.learnable == 0
     assert count.fixed + count.generated > 0
-    images = pink_noise(2, extractor.shape).float()
+    images = calibration_images(2, extractor.shape)
     copy = images.clone()
     first = extractor.features(images)
     assert torch.equal(extractor.features(images), first)
@@ -78,7 +96,7 @@ def test_nothing_is_trained(extractor: Extractor) -> None:
 
 def test_the_grid_holds_the_noise(extractor: Extractor) -> None:
     grid = calibrate(extractor, images=32, levels=8.0)
-    positions = grid.quantise(extractor.features(pink_noise(32, extractor.shape).float()))
+    positions = grid.quantise(extractor.features(calibration_images(32, extractor.shape)))
     assert positions.dtype == {8: torch.int8, 16: torch.int16}[extractor.bits]
     limit = torch.iinfo(positions.dtype).max
     assert float((positions.abs() == limit).float().mean()) < 0.01, "noise must not be clipped"

@@ -30,7 +30,7 @@ def test_features_that_depend_on_the_batch_are_found(monkeypatch: pytest.MonkeyP
     def build(*arguments):
         class Leaky(torch.nn.Module):
             def features(self, images: torch.Tensor) -> torch.Tensor:
-                return images.flatten(1) + images.mean()
+                return images.flatten(1) + images.float().mean()
 
         return Leaky()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,9 @@ from circle.extractors import (
     PatchRNN,
     PatchRNNConfig,
     build_extractor,
-    pink_noise,
+    calibration_images,
 )
+from circle.extractors.patch_rnn import ConvolutionStem, same_convolution
 
 PLAIN = PatchRNNConfig(width=20, sparsity=0.5)
 CONVOLUTIONAL = ConvPatchRNNConfig(width=20, sparsity=0.5, stem_channels=(3, 4), stem_kernels=(3, 5))
@@ -45,11 +48,11 @@ def last_state(extractor: PatchRNN, maps: np.ndarray, side: int) -> np.ndarray:
 @pytest.mark.parametrize("shape", [ImageShape(3, 32, 32), ImageShape(1, 16, 24)])
 def test_equals_the_equation(shape: ImageShape, changes: dict) -> None:
     extractor = build(PLAIN.replace(**changes), shape).double()
-    images = pink_noise(3, shape)
+    images = calibration_images(3, shape)
     features = extractor.features(images).numpy()
     side = changes.get("patch_size", 4 if shape.height == 32 else 2)
     for image, found in zip(images.numpy(), features, strict=True):
-        expected = last_state(extractor, (image.transpose(1, 2, 0) - 0.5) / 0.25, side)
+        expected = last_state(extractor, (image.transpose(1, 2, 0) / 255 - 0.5) / 0.25, side)
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -57,8 +60,8 @@ def test_equals_the_equation(shape: ImageShape, changes: dict) -> None:
 def test_convolutions_come_first(changes: dict) -> None:
     shape = ImageShape(3, 16, 16)
     extractor = build(CONVOLUTIONAL.replace(**changes), shape).double()
-    images = pink_noise(3, shape)
-    maps = (images - 0.5) / 0.25
+    images = calibration_images(3, shape)
+    maps = (images.double() / 255 - 0.5) / 0.25
     for layer, kernel in enumerate(extractor.config.to_dict()["stem_kernels"]):
         weight = extractor.stem.get_buffer(f"weight_{layer}")
         bias = extractor.stem.get_buffer(f"bias_{layer}") if not changes else None
@@ -71,9 +74,9 @@ def test_convolutions_come_first(changes: dict) -> None:
 def test_images_that_patches_do_not_fill_are_padded() -> None:
     shape = ImageShape(1, 17, 23)
     extractor = build(PLAIN.replace(patch_size=4), shape).double()
-    image = pink_noise(1, shape)
+    image = calibration_images(1, shape)
     maps = np.zeros((20, 24, 1))
-    maps[1:18, 0:23, 0] = (image[0, 0].numpy() - 0.5) / 0.25
+    maps[1:18, 0:23, 0] = (image[0, 0].numpy() / 255 - 0.5) / 0.25
     np.testing.assert_allclose(extractor.features(image)[0].numpy(), last_state(extractor, maps, 4), rtol=1e-9)
 
 
@@ -115,7 +118,7 @@ def test_a_relu_that_diverges_is_refused(config: PatchRNNConfig) -> None:
         with pytest.raises(CircleError, match=f"{config.name}.radius = .* expected at most 1e.06") as error:
             build(config.replace(activation="relu", radius=radius), shape)
         assert "\n" not in str(error.value)
-    images = pink_noise(64, shape).float()
+    images = calibration_images(64, shape)
     bounded = build(config.replace(activation="tanh", radius=8.0), shape).features(images)
     assert float(bounded.abs().max()) <= 1.0
     harmless = build(config.replace(activation="relu"), shape).features(images)
@@ -149,3 +152,29 @@ def test_settings_are_checked(config: type[PatchRNNConfig], changes: dict, words
     with pytest.raises(CircleError, match=words) as error:
         config.from_dict(changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3, 4, 7])
+def test_padding_is_torch_s_own_without_its_warning(kernel: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 9, 7, generator=generator).contiguous(memory_format=torch.channels_last)
+    weight, bias = torch.rand(5, 3, kernel, kernel, generator=generator), torch.rand(5, generator=generator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = functional.conv2d(images, weight, bias, padding="same")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(same_convolution(images, weight, bias), expected)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_plain_layers_follow_each_other(bias: bool) -> None:
+    layers = ConvolutionStem(3, (5, 6), (3, 2), torch.Generator().manual_seed(0), slope=0.1, bias=bias)
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    expected = images
+    for layer in range(2):
+        own_bias = layers.get_buffer(f"bias_{layer}") if bias else None
+        expected = functional.leaky_relu(same_convolution(expected, layers.weight(layer), own_bias), 0.1)
+    assert torch.equal(layers(images), expected)
+    assert layers.channels == 6
+    assert layers.parameters_fixed() == 3 * 5 * 9 + 5 * 6 * 4 + 11 * bias

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from circle.errors import CircleError
-from circle.extractors import ImageShape, ResNet18, ResNet18BNConfig, ResNet18LNConfig, build_extractor, pink_noise
+from circle.extractors import (
+    ImageShape,
+    ResNet18,
+    ResNet18BNConfig,
+    ResNet18LNConfig,
+    build_extractor,
+    calibration_images,
+)
 
 SHAPE = ImageShape(3, 20, 20)
 NARROW = {"base_channels": 4}
@@ -79,10 +86,10 @@ def test_equals_the_network_of_torch_layers(
 ) -> None:
     extractor = build(config.replace(first_kernel=first_kernel), shape).double()
     network = reference(shape.channels, first_kernel, config.base_channels, norm).double()
-    images = pink_noise(3, shape)
+    images = calibration_images(3, shape)
     features = extractor.features(images)
     assert features.shape == (3, 32)
-    assert torch.allclose(features, network((images - 0.5) / 0.25), rtol=1e-5, atol=1e-7)
+    assert torch.allclose(features, network((images.double() / 255 - 0.5) / 0.25), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(("first_kernel", "count"), [(3, 11_168_832), (7, 11_176_512)])
@@ -103,7 +110,7 @@ def test_full_width_features_do_not_depend_on_the_batch(config: ResNet18BNConfig
     """The contracts use few channels, and which kernels a convolution takes depends on their number."""
     shape = ImageShape(3, 32, 32)
     extractor = build(config, shape)
-    images = pink_noise(9, shape).float()
+    images = calibration_images(9, shape)
     together = extractor.features(images)
     for batch in (1, 4):
         parts = [extractor.features(images[start : start + batch]) for start in range(0, 9, batch)]
@@ -112,7 +119,7 @@ def test_full_width_features_do_not_depend_on_the_batch(config: ResNet18BNConfig
 
 def test_without_centring_images_look_much_alike() -> None:
     features = build(ResNet18BNConfig(base_channels=16), ImageShape(3, 32, 32)).features(
-        pink_noise(8, ImageShape(3, 32, 32)).float()
+        calibration_images(8, ImageShape(3, 32, 32))
     )
     cosine = torch.nn.functional.cosine_similarity(features[:1], features[1:])
     assert float(cosine.mean()) > 0.95

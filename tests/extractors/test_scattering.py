@@ -13,7 +13,7 @@ from kymatio.scattering2d.frontend import base_frontend
 from kymatio.scattering2d.frontend.torch_frontend import ScatteringTorch2D
 
 from circle.errors import CircleError
-from circle.extractors import ImageShape, build_extractor, calibrate, pink_noise
+from circle.extractors import ImageShape, build_extractor, calibrate, calibration_images
 from circle.extractors.scattering import (
     AUTOMATIC,
     WHOLE,
@@ -61,8 +61,8 @@ def kymatio_filter_bank(height: int, width: int, scales: int, orientations: int)
     ids=lambda value: f"{value.height}x{value.width}" if isinstance(value, ImageShape) else f"J{value}",
 )
 def test_equals_kymatio(shape: ImageShape, scales: int, order: int) -> None:
-    images = pink_noise(2, shape).float()
-    expected = ScatteringTorch2D(J=scales, shape=(shape.height, shape.width), max_order=order)(images)
+    images = calibration_images(2, shape)
+    expected = ScatteringTorch2D(J=scales, shape=(shape.height, shape.width), max_order=order)(images.float() / 255)
     found = build(RAW.replace(scales=scales, order=order), shape).features(images).view(expected.shape)
     assert torch.allclose(found, expected, rtol=0, atol=1e-6)
 
@@ -82,8 +82,8 @@ def test_equals_kymatio_to_the_last_digits(
         layer.down, layer.across = (low_pass_matrix(length, level, scales) for length in padded)
     monkeypatch.setattr(base_frontend, "filter_bank", our_filter_bank)
     peer = ScatteringTorch2D(J=scales, shape=(shape.height, shape.width), L=orientations, max_order=order)
-    images = pink_noise(1, shape)
-    expected = peer(images)
+    images = calibration_images(1, shape)
+    expected = peer(images.double() / 255)
     assert expected.dtype == torch.float64
     found = extractor.features(images).view(expected.shape)
     assert torch.allclose(found, expected, rtol=0, atol=1e-13)
@@ -147,7 +147,7 @@ def test_very_many_maps_are_averaged_over_the_image() -> None:
 
 
 def test_pooling_is_the_mean_over_regions() -> None:
-    images = pink_noise(2, SMALL).float()
+    images = calibration_images(2, SMALL)
     whole = build(RAW, SMALL).features(images).view(2, -1, 2, 2, 2, 2)
     halves = build(RAW.replace(grid=2), SMALL).features(images)
     assert torch.allclose(halves, whole.mean((3, 5)).flatten(1), atol=1e-6)
@@ -156,7 +156,7 @@ def test_pooling_is_the_mean_over_regions() -> None:
 
 
 def test_signed_power_of_the_vector() -> None:
-    images = pink_noise(2, ODD).float()
+    images = calibration_images(2, ODD)
     plain = build(ScatteringConfig(), ODD).features(images)
     rooted = build(ScatteringConfig(power=0.5), ODD).features(images)
     assert float(plain.min()) < 0, "the mean brightness can be below input_mean"
@@ -164,8 +164,13 @@ def test_signed_power_of_the_vector() -> None:
 
 
 def test_a_flat_image_leaves_its_brightness_only() -> None:
-    maps = build(RAW, SMALL).to(torch.float64).features(torch.full((1, 3, 32, 32), 0.7).double()).view(3, 217, 16)
-    assert torch.allclose(maps[:, 0], torch.tensor(0.7).double(), atol=1e-4)
+    maps = (
+        build(RAW, SMALL)
+        .to(torch.float64)
+        .features(torch.full((1, 3, 32, 32), 179, dtype=torch.uint8))
+        .view(3, 217, 16)
+    )
+    assert torch.allclose(maps[:, 0], torch.tensor(179 / 255).double(), atol=1e-4)
     assert float(maps[:, 1:].abs().max()) < 1e-6
 
 
@@ -182,7 +187,7 @@ def test_a_flat_image_leaves_its_brightness_only() -> None:
 def test_batch_and_threads_do_not_matter(shape: ImageShape, changes: dict) -> None:
     """With the usual settings they do not, either: that is in the contract of all extractors."""
     extractor = build(ScatteringConfig(**changes), shape)
-    images = pink_noise(35, shape).float()
+    images = calibration_images(35, shape)
     reference = extractor.features(images)
     for batch, count, threads in [(1, 5, 1), (2, 7, 2), (7, 16, 1), (33, 35, 2)]:
         torch.set_num_threads(threads)
@@ -194,13 +199,13 @@ def test_one_sample_per_map_and_one_channel() -> None:
     """The smallest products there are, where BLAS would fall back on other kernels."""
     extractor = build(ScatteringConfig(scales=4), ImageShape(1, 16, 64))
     assert extractor.minimum_batch == 8
-    images = pink_noise(9, extractor.shape).float()
+    images = calibration_images(9, extractor.shape)
     alone = torch.cat([extractor.features(image[None]) for image in images])
     assert torch.equal(alone, extractor.features(images))
 
 
 def test_only_a_projection_is_random() -> None:
-    images = pink_noise(2, ODD).float()
+    images = calibration_images(2, ODD)
     plain = [build(ScatteringConfig(), ODD, seed) for seed in (1, 2)]
     projected = [build(ScatteringConfig(projection="relu", projection_size=30), ODD, seed) for seed in (1, 2)]
     assert not plain[0].seeded
@@ -223,10 +228,10 @@ def test_parameters_are_counted() -> None:
 
 def test_filters_are_real_in_any_precision() -> None:
     extractor = build(ScatteringConfig(), ODD)
-    before = extractor.features(pink_noise(4, ODD).float())
+    before = extractor.features(calibration_images(4, ODD))
     grid = calibrate(extractor, images=16, levels=8.0)
     assert grid.scale.shape == (extractor.size,)
-    after = extractor.to(torch.float64).features(pink_noise(4, ODD))
+    after = extractor.to(torch.float64).features(calibration_images(4, ODD))
     assert {buffer.dtype for buffer in extractor.buffers()} == {torch.float64, torch.int64}
     assert torch.allclose(after.float(), before, atol=1e-5)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from circle.errors import CircleError
-from circle.extractors import VGG13, ImageShape, VGG13Config, build_extractor, pink_noise
+from circle.extractors import VGG13, ImageShape, VGG13Config, build_extractor, calibration_images
 
 
 def build(config: VGG13Config, shape: ImageShape) -> VGG13:
@@ -41,8 +41,8 @@ def reference(channels: int, base: int, grid: int, *, ceil_mode: bool) -> nn.Mod
 )
 def test_equals_the_network_of_torch_layers(shape: ImageShape, ceil_mode: bool, grid: int) -> None:
     extractor = build(VGG13Config(base_channels=4, grid=grid), shape).double()
-    images = pink_noise(3, shape)
-    expected = reference(shape.channels, 4, grid, ceil_mode=ceil_mode).double()((images - 0.5) / 0.25)
+    images = calibration_images(3, shape)
+    expected = reference(shape.channels, 4, grid, ceil_mode=ceil_mode).double()((images.double() / 255 - 0.5) / 0.25)
     features = extractor.features(images)
     assert features.shape == (3, 32 * grid**2)
     assert torch.allclose(features, expected.permute(0, 2, 3, 1).flatten(1), rtol=1e-5, atol=1e-7)
@@ -51,7 +51,7 @@ def test_equals_the_network_of_torch_layers(shape: ImageShape, ceil_mode: bool, 
 @pytest.mark.parametrize("side", [1, 2, 5, 33])
 def test_images_of_any_size_pass(side: int) -> None:
     shape = ImageShape(3, side, 2 * side)
-    features = build(VGG13Config(base_channels=4), shape).features(pink_noise(4, shape).float())
+    features = build(VGG13Config(base_channels=4), shape).features(calibration_images(4, shape))
     assert features.shape == (4, 32)
     assert float(features.std(0).max()) > 0
 
@@ -66,7 +66,7 @@ def test_full_width_features_do_not_depend_on_the_batch() -> None:
     """The contracts use few channels, and which kernels a convolution takes depends on their number."""
     shape = ImageShape(3, 32, 32)
     extractor = build(VGG13Config(), shape)
-    images = pink_noise(9, shape).float()
+    images = calibration_images(9, shape)
     together = extractor.features(images)
     for batch in (1, 4):
         parts = [extractor.features(images[start : start + batch]) for start in range(0, 9, batch)]
@@ -78,7 +78,7 @@ def test_projection(projection: str) -> None:
     shape = ImageShape(3, 16, 16)
     config = VGG13Config(base_channels=4).replace(projection=projection, projection_size=70)
     extractor, plain = build(config, shape), build(VGG13Config(base_channels=4), shape)
-    images = pink_noise(9, shape).float()
+    images = calibration_images(9, shape)
     assert extractor.size == 70
     assert extractor.parameter_count().generated == 70 * plain.size
     expected = plain.features(images) @ extractor.projection.dense.T  # pyright: ignore[reportOptionalMemberAccess]

@@ -18,8 +18,8 @@ from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
 from circle.files import atomic_path
+from circle.runtime.weights import FEATURE_VERSION
 
-FEATURE_VERSION = 1  # grows when the code would compute other features from the same settings
 BATCH = 256
 
 
@@ -80,8 +80,7 @@ class FeatureStore:
             np.lib.format.write_array_header_1_0(file, header)
             done = 0
             for batch in images.batches(np.arange(len(images)), BATCH):
-                pixels = torch.from_numpy(np.ascontiguousarray(batch)).permute(0, 3, 1, 2).to(torch.float32)
-                pixels = pixels.div_(255.0).to(grid.scale.device)
+                pixels = torch.from_numpy(np.ascontiguousarray(batch)).permute(0, 3, 1, 2).to(grid.scale.device)
                 file.write(grid.quantise(member.features(pixels)).cpu().numpy().tobytes())
                 done += len(batch)
                 report(done)

@@ -46,7 +46,7 @@ def same_in_any_batch(device: str = "cpu") -> Finding:
     """Are the features of an image the same, to the last bit, alone and among others?"""
     shape = ImageShape(3, 16, 16)
     extractor = build_extractor(LocalContrastConfig(), shape, 0).to(device)
-    images = calibration_images(35, shape).to(device, torch.float32)
+    images = calibration_images(35, shape).to(device)
     together = extractor.features(images)
     alone = torch.cat([extractor.features(image[None]) for image in images[:3]])
     same = torch.equal(together[:3], alone) and torch.equal(together[30:], extractor.features(images[30:]))

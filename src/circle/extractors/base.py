@@ -99,6 +99,8 @@ class Extractor(nn.Module, ABC):
 
 def extract(extractors: Sequence[Extractor], images: Tensor) -> list[Tensor]:
     """Features [N, size] of the same images from several extractors, shared out over the cores tile by tile."""
+    if images.dtype != torch.uint8:
+        raise CircleError(f"images of type {images.dtype}: expected {torch.uint8}, values from 0 to 255")
     results = [
         torch.empty(len(images), extractor.size, dtype=extractor.dtype, device=images.device)
         for extractor in extractors

@@ -43,7 +43,11 @@ class BiRC2DConfig(StemConfig, ReservoirConfig, PooledConfig):
 
     def check(self) -> None:
         super().check()
-        self.require(self.contrast_epsilon > 0, "contrast_epsilon", "a positive number")
+        self.require(0 < self.contrast_epsilon <= 1e6, "contrast_epsilon", "a positive number, at most 1e6")
+        # Beyond these the integers are all zero, or all at the end of their range.
+        self.require(specification.fraction(self.leak, specification.LEAK_BITS) > 0, "leak", "at least 1/512")
+        self.require(self.radius <= 1e6, "radius", "at most 1e6")
+        self.require(abs(self.slope) <= 1e3, "slope", "from -1000 to 1000")
         self.require(
             len(self.patch_sizes) > 0 and all(side > 0 for side in self.patch_sizes),
             "patch_sizes",

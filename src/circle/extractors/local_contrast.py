@@ -63,8 +63,8 @@ class LocalContrastConfig(PooledConfig):
         self.require(all(side > 1 for side in self.kernels), "kernels", "2 or more: one pixel has no contrast")
         self.require(0 <= self.grey_share <= 1, "grey_share", "from 0 to 1")
         self.require(self.colours >= 0, "colours", "0 or more")
-        self.require(self.colour_offset >= 0, "colour_offset", "zero or a positive number")
-        self.require(self.contrast_epsilon > 0, "contrast_epsilon", "a positive number")
+        self.require(0 <= self.colour_offset <= 1e6, "colour_offset", "zero or a positive number, at most 1e6")
+        self.require(0 < self.contrast_epsilon <= 1e6, "contrast_epsilon", "a positive number, at most 1e6")
 
 
 @register("extractor", LocalContrastConfig)
@@ -229,6 +229,8 @@ class ContrastBank(nn.Module):
         weights = specification.product_weights(filters, directions, constants)
         self.may_clip = self.scaling.largest_response(filters, directions, constants) > 255
         frozen(self, "weights", tensor(weights) * 2.0**-specification.RESPONSE_SHIFT)
+        # Constants of colours are too large for a byte where colour_offset is above 8.
+        self.fits_bytes = bool((np.abs(weights) <= 127).all())
         frozen(self, "byte_weights", torch.from_numpy(weights.astype(np.int8)))
         height, width = -(-shape.height // reduction), -(-shape.width // reduction)
         frozen(self, "rows", tensor(config.windows_along(height)))
@@ -314,7 +316,7 @@ class ContrastBank(nn.Module):
             torch.sub(images.transpose(0, 1), 128.0, out=patches[size:-2])
         patches[-2], patches[-1] = 127.0, 1.0
         patches = patches.flatten(1)
-        if images.device.type != "cpu" or not multiplies_bytes():
+        if images.device.type != "cpu" or not self.fits_bytes or not multiplies_bytes():
             return patches
         return workspace.take("byte patches", tuple(patches.shape), self.byte_weights).copy_(patches)
 
@@ -383,11 +385,10 @@ def reduced(images: Tensor, factor: int) -> Tensor:
     if factor == 1:
         return images
     height, width = images.shape[2:]
-    sums = functional.avg_pool2d(
-        functional.pad(images, (0, -width % factor, 0, -height % factor)), factor, divisor_override=1
-    )
+    padded = functional.pad(images.to(exact_type(255 * factor**2)), (0, -width % factor, 0, -height % factor))
+    sums = functional.avg_pool2d(padded, factor, divisor_override=1)
     rows, columns = (
         torch.full((-(-side // factor),), factor, dtype=sums.dtype, device=sums.device) for side in (height, width)
     )
     rows[-1], columns[-1] = (height - 1) % factor + 1, (width - 1) % factor + 1
-    return sums.div_(rows[:, None] * columns).round_()
+    return sums.div_(rows[:, None] * columns).round_().to(images.dtype)

@@ -30,7 +30,7 @@ class PooledConfig(ProjectedConfig):
     def check(self) -> None:
         super().check()
         self.require(self.grid > 0, "grid", "at least 1")
-        self.require(self.window_spread > 0, "window_spread", "a positive number")
+        self.require(self.window_spread >= 0.01, "window_spread", "at least 0.01")
         self.require(0 <= self.window_margin <= 0.5, "window_margin", "at least 0, at most 0.5")
         self.require(
             len(self.moments) > 0 and len(set(self.moments)) == len(self.moments),

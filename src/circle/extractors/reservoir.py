@@ -54,7 +54,8 @@ class ReservoirLayer(nn.Module):
         self.width = drawn.recurrent.shape[1]
         self.slope = specification.fraction(slope, specification.SLOPE_BITS) * 2.0**-specification.SLOPE_BITS
         self.leak = specification.fraction(config.leak, specification.LEAK_BITS) * 2.0**-specification.LEAK_BITS
-        self.fixed = drawn.inputs.size + int((drawn.recurrent != 0).sum())
+        # As many as were drawn, though a few of the recurrent ones are rounded to zero.
+        self.fixed = drawn.inputs.size + DIRECTIONS * (self.width**2 - round(config.sparsity * self.width**2))
         # Sums are whole multiples of the finer of the two units.
         unit = max(drawn.input_shift, specification.RECURRENT_BITS)
         largest = int(np.abs(drawn.inputs).sum(1).max()) * largest_input * 2 ** (unit - drawn.input_shift)

@@ -57,7 +57,7 @@ class PatchScale:
 
     def largest_response(self, filters: np.ndarray, directions: np.ndarray, constants: np.ndarray) -> int:
         """A bound on the levels of responses (by the norms of patch and filter) and of colours."""
-        norms = np.sqrt(np.square(filters.reshape(len(filters), -1)).sum(1)) * self.norm
+        norms = np.sqrt(np.square(filters).sum((1, 2, 3))) * self.norm
         colours = np.abs(directions).sum(1) * 255 + np.abs(constants)
         return math.ceil(max(norms.max(initial=0), colours.max(initial=0)) / 2**RESPONSE_SHIFT + 1)
 
