@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from circle.config import Config, setting_differences
-from circle.data.batches import ImageBatch, ImageWish
+from circle.data.batches import ImageBatch, ImageOptions
 from circle.data.decode import ImageConfig
 from circle.ensemble import Group, Kept, build_groups
 from circle.errors import CircleError, counted
@@ -545,16 +545,16 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
 
     def input_config(self) -> ImageConfig:
         """The shape that files and PIL images are brought to; known before anything was learned."""
-        return self.image_ if self._started else self._wish().decided(32, 32, 3)
+        return self.image_ if self._started else self._image_options().decided(32, 32, 3)
 
     def _batch(self, X: Any) -> ImageBatch:
         if self._started:
             return ImageBatch(X, self.image_, resize=self.image_size is not None)
-        return ImageBatch(X, self._wish(), resize=self.image_size is not None)
+        return ImageBatch(X, self._image_options(), resize=self.image_size is not None)
 
-    def _wish(self) -> ImageWish:
+    def _image_options(self) -> ImageOptions:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
-        return ImageWish(size, self.channels, self.aspect, self.background)
+        return ImageOptions(size, self.channels, self.aspect, self.background)
 
     def _tiles(self, batch: ImageBatch) -> Iterator[tuple[int, Tensor]]:
         for start in range(0, len(batch), IMAGES_PER_TILE):

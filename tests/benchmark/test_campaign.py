@@ -16,8 +16,10 @@ from circle.baselines.costs import Course
 from circle.benchmark import campaign
 from circle.benchmark.campaign import Estimate, Request
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import Stream, run_stream
-from circle.data.datasets import Selection, load_dataset
+from circle.benchmark.runner import run_stream
+from circle.data.datasets import load_dataset
+from circle.data.images import Subset
+from circle.data.tasks import Stream
 from circle.errors import CircleError
 from circle.extractors import ImageShape
 from circle.method import CircleMethod
@@ -71,7 +73,7 @@ def test_odd_labels_make_plain_folder_names(tmp_path: Path) -> None:
 
 def test_estimate_is_what_it_takes(tmp_path: Path) -> None:
     digits = load_dataset("digits").balanced_part(20)
-    stream = Stream.of(replace(digits, test=Selection(digits.test, np.arange(100))), 0)
+    stream = Stream.of(replace(digits, test=Subset(digits.test, np.arange(100))), 0)
     store = FeatureStore(tmp_path)
     classifier = new_classifier(0)
     before = campaign.estimate(classifier, stream, store)

@@ -20,9 +20,10 @@ from torch import Tensor
 from circle.benchmark.campaign import cache_features
 from circle.benchmark.distributed_groups import GroupCircle
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import Stream
 from circle.benchmark.state import same_state
-from circle.data.datasets import Selection, load_dataset
+from circle.data.datasets import load_dataset
+from circle.data.images import Subset
+from circle.data.tasks import Stream
 from circle.distributed.team import Team
 from circle.errors import CircleError
 from circle.method import CircleMethod, Task
@@ -90,7 +91,7 @@ def make(tiny: Any, tmp_path: Path) -> Any:
 @pytest.fixture(scope="module")
 def digits() -> Stream:
     dataset = load_dataset("digits").balanced_part(20)
-    return Stream.of(replace(dataset, test=Selection(dataset.test, np.arange(100))), 0)
+    return Stream.of(replace(dataset, test=Subset(dataset.test, np.arange(100))), 0)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from circle.benchmark.results import read_runs
-from circle.benchmark.runner import Stream
 from circle.benchmark.state import load_state, same_state
 from circle.cli.flags import ExtractorFlags, ModelFlags
 from circle.data.datasets import load_dataset
+from circle.data.tasks import Stream
 from circle.method import CircleMethod, Task
 
 SETTINGS = [

@@ -10,16 +10,18 @@ import pytest
 
 from circle.baselines import FineTune, FineTuneConfig, LwF, LwFConfig
 from circle.benchmark import results
-from circle.benchmark.runner import STATE, Plan, Progress, Stream, run_stream
+from circle.benchmark.runner import STATE, Plan, Progress, run_stream
 from circle.benchmark.state import load_state
-from circle.data.datasets import Dataset, ImageSet
+from circle.data.datasets import Dataset
 from circle.data.decode import ImageConfig
+from circle.data.images import Images
+from circle.data.tasks import Stream
 from circle.method import Step
 
 PLAN = Plan("lwf", "LwF", None, ("3",), 0, {})
 
 
-class Noise(ImageSet):
+class Noise(Images):
     """Six classes, each with a level of grey of its own."""
 
     def __init__(self, per_class: int, seed: int) -> None:

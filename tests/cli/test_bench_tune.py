@@ -87,13 +87,13 @@ def test_the_test_images_are_not_read_before_the_last_step(
     load = datasets.load_dataset
     read: list[int] = []
 
-    class Locked(datasets.ImageSet):
-        def __init__(self, images: datasets.ImageSet) -> None:
+    class Locked(datasets.Images):
+        def __init__(self, images: datasets.Images) -> None:
             self.labels, self.own = images.labels, images
 
         def _read(self, indices):
             read.append(len(indices))
-            return self.own.images(indices)
+            return self.own[indices]
 
         def _fingerprint(self) -> str:
             return self.own.fingerprint

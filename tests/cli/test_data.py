@@ -16,7 +16,7 @@ from calling import fails
 from PIL import Image
 
 from circle.cli import run
-from circle.data.downloads import DOWNLOADS, Download
+from circle.data.download import DOWNLOADS, Download
 
 
 @pytest.fixture(autouse=True)

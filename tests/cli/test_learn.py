@@ -222,17 +222,17 @@ def test_ctrl_c_keeps_what_was_learned(
 ) -> None:
     model = tmp_path / "model"
     command = ["learn", str(model), str(data), *FAST]
-    learn, tiles = teaching.learn_tile, []
+    learn, batches = teaching.learn_batch, []
 
     def interrupted(*arguments: Any) -> None:
-        tiles.append(arguments)
-        if len(tiles) == 2:
+        batches.append(arguments)
+        if len(batches) == 2:
             os.kill(os.getpid(), signal.SIGINT)
         learn(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(teaching, "IMAGES_PER_TILE", 8)
-        patch.setattr(teaching, "learn_tile", interrupted)
+        patch.setattr(teaching, "learn_batch", interrupted)
         assert run([*command, "--checkpoint-seconds", "0"]) == 130
     out = capsys.readouterr().out
     assert "stopped: learned 16 images; 20 are left" in out

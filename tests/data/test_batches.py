@@ -7,11 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
-from circle.data.batches import ImageBatch, ImageWish
+from circle.data.batches import ImageBatch, ImageOptions
 from circle.data.decode import ImageConfig
 from circle.errors import CircleError
 
-ANY = ImageWish(None, None, "crop", 255)
+ANY = ImageOptions(None, None, "crop", 255)
 RANDOM = np.random.default_rng(0)
 COLOUR = RANDOM.integers(0, 256, (5, 6, 6, 3), dtype=np.uint8)
 GREY = COLOUR[..., 0]
@@ -56,12 +56,12 @@ def test_grey_forms() -> None:
 def test_pictures() -> None:
     pictures = [Image.fromarray(image) for image in COLOUR]
     expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255
-    wish = ImageWish((6, 6), None, "crop", 255)
+    wish = ImageOptions((6, 6), None, "crop", 255)
     assert torch.equal(converted(pictures, wish), expected)
     assert converted(pictures).shape == (5, 3, 32, 32)
     assert converted(pictures[0]).shape == (1, 3, 32, 32)
     mixed = [Image.new("L", (9, 4)), np.zeros((50, 20, 3), np.uint8)]
-    assert converted(mixed, ImageWish((8, 8), 1, "pad", 0)).shape == (2, 1, 8, 8)
+    assert converted(mixed, ImageOptions((8, 8), 1, "pad", 0)).shape == (2, 1, 8, 8)
 
 
 def test_arrays_are_resized_only_on_request() -> None:

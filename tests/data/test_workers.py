@@ -175,8 +175,8 @@ def test_a_data_set_decodes_the_same_with_workers(tmp_path: Path) -> None:
                 Image.fromarray(pixels).save(tmp_path / part / name / f"{index}.png")
     alone, helped = (load_dataset("folder", path=tmp_path, workers=count).train for count in (0, 2))
     asked = random.permutation(80)
-    expected = alone.images(asked)
-    assert np.array_equal(helped.images(asked), expected)
-    assert np.array_equal(helped.images(asked[:70]), expected[:70]), "with the workers that are there already"
+    expected = alone[asked]
+    assert np.array_equal(helped[asked], expected)
+    assert np.array_equal(helped[asked[:70]], expected[:70]), "with the workers that are there already"
     assert np.array_equal(np.concatenate(list(helped.batches(asked, 7))), expected)
     assert alone.fingerprint == helped.fingerprint

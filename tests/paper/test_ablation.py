@@ -12,8 +12,10 @@ from circle import BiRC2DConfig, CircleClassifier
 from circle.benchmark import campaign, selection
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import read_runs
-from circle.benchmark.runner import Plan, Stream, finished_run, run_stream
-from circle.data.datasets import ImageSet, Selection, load_dataset
+from circle.benchmark.runner import Plan, finished_run, run_stream
+from circle.data.datasets import load_dataset
+from circle.data.images import Images, Subset
+from circle.data.tasks import Stream
 from circle.errors import CircleError
 from circle.heads import SLDAConfig
 from circle.paper import ablations
@@ -34,10 +36,10 @@ TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
 BASE = CircleClassifier(TINY)
 
 
-class Untouchable(ImageSet):
+class Untouchable(Images):
     """Test images whose labels may be counted and whose pixels nobody may see."""
 
-    def __init__(self, images: ImageSet) -> None:
+    def __init__(self, images: Images) -> None:
         self.labels = images.labels
 
     def _read(self, indices: np.ndarray) -> np.ndarray:
@@ -50,7 +52,7 @@ class Untouchable(ImageSet):
 def digits(count: int = 300) -> Stream:
     """Some of the digits: enough to learn from, quick to extract."""
     whole = load_dataset("digits")
-    return Stream.of(replace(whole, train=Selection(whole.train, np.arange(count))), 0)
+    return Stream.of(replace(whole, train=Subset(whole.train, np.arange(count))), 0)
 
 
 def request(study: Study, output: Path, replicates: tuple[int, ...] = (0, 1)) -> StudyRequest:

@@ -15,10 +15,11 @@ from circle.baselines.costs import Course, memory_needed, probe
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.results import INFO, read_run
-from circle.benchmark.runner import Plan, Stream
+from circle.benchmark.runner import Plan
 from circle.config import Config
-from circle.data.datasets import Dataset, ImageSet, shares
-from circle.data.tasks import task_sizes
+from circle.data.datasets import Dataset
+from circle.data.images import Images
+from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.extractors import Extractor, ImageShape, build_extractor
 from circle.learner import CircleClassifier
@@ -233,7 +234,7 @@ def missing_features(
     paths = {
         store.path(config, shape, seed, images): len(images) * member.size * member.bits // 8
         for whole in (stream.dataset.train, stream.dataset.test)
-        for images in shares(whole, image_shares)
+        for images in (whole.shard(rank, image_shares) for rank in range(image_shares))
         for seed in seeds
     }
     return {path: needed for path, needed in paths.items() if not path.exists()}
@@ -268,7 +269,7 @@ def cache_features(method: Method, stream: Stream, store: FeatureStore, report: 
 
 
 def features_of(
-    classifier: CircleClassifier, images: ImageSet, store: FeatureStore, report: Callable[[int, int], None]
+    classifier: CircleClassifier, images: Images, store: FeatureStore, report: Callable[[int, int], None]
 ) -> tuple[list[list[np.ndarray]], float]:
     """Features of all images of a set: for each group, for each member, integers [N, size]; and what they once took."""
     found = [

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from circle.benchmark.distributed_method import JointCircle
-from circle.data.datasets import Dataset, ImageSet, shares
-from circle.data.views import ImageView
+from circle.data.datasets import Dataset
+from circle.data.images import Images, Subset
 from circle.distributed.team import Team, require_exact
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
@@ -25,17 +25,17 @@ class DataCircle(JointCircle):
     def __init__(self, classifier: CircleClassifier, team: Team, dataset: Dataset) -> None:
         require_exact(classifier)
         super().__init__(classifier.prepare(dataset.image), team, dataset)
-        self._own = {name: shares(images, team.size)[team.rank] for name, images in self._sets.items()}
+        self._own = {name: images.shard(team.rank, team.size) for name, images in self._sets.items()}
         for name, images in self._own.items():
             if not len(images):
                 raise CircleError(f"{dataset.name}: {len(self._sets[name])} {name} images for {team.size} processes")
 
-    def own_images(self, dataset: Dataset) -> tuple[ImageSet, ImageSet]:
+    def own_images(self, dataset: Dataset) -> tuple[Images, Images]:
         return self._own["train"], self._own["test"]
 
-    def _share(self, name: str, indices: np.ndarray) -> tuple[ImageView, np.ndarray]:
+    def _share(self, name: str, indices: np.ndarray) -> tuple[Subset, np.ndarray]:
         own = indices[indices % self.team.size == self.team.rank] // self.team.size
-        return ImageView(self._own[name], own), self._own[name].labels[own]
+        return self._own[name].subset(own), self._own[name].labels[own]
 
     def _learn(self, name: str, indices: np.ndarray) -> None:
         view, labels = self._share(name, indices)

@@ -21,13 +21,12 @@ from torch import Tensor
 from circle.benchmark.distributed_method import JointCircle
 from circle.benchmark.state import put_together, taken_apart
 from circle.data.datasets import Dataset
-from circle.data.views import ImageView
 from circle.distributed.mapped import mapped_in
 from circle.distributed.model_parts import share_bounds, share_settings
 from circle.distributed.team import Team
 from circle.extractors import ParameterCount
 from circle.learner import CircleClassifier
-from circle.method import CircleMethod, Images, Task
+from circle.method import CircleMethod, Task, TaskImages
 
 
 class GroupCircle(JointCircle):
@@ -67,15 +66,15 @@ class GroupCircle(JointCircle):
 
     def _learn(self, name: str, indices: np.ndarray) -> None:
         images = self._sets[name]
-        self.team.together(lambda: CircleMethod.learn(self, Task(ImageView(images, indices), images.labels[indices])))
+        self.team.together(lambda: CircleMethod.learn(self, Task(images.subset(indices), images.labels[indices])))
         # They extract at the same time, so that it takes as long as the one with the most groups takes.
         answers = self.team.exchange({"seconds": self.cached_seconds})
         self.cached_seconds = max(answer["seconds"] for answer in answers)
 
     def _scores(self, name: str, indices: np.ndarray) -> Tensor:
-        return CircleMethod.scores(self, ImageView(self._sets[name], indices))
+        return CircleMethod.scores(self, self._sets[name].subset(indices))
 
-    def _head_probabilities(self, images: Images, part: slice) -> Tensor:
+    def _head_probabilities(self, images: TaskImages, part: slice) -> Tensor:
         """Probabilities [k, B, C] of all groups in the first process, of their own groups in the others."""
         ours = super()._head_probabilities
         mine = self.team.together(lambda: ours(images, part))

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from circle.data.datasets import Dataset
-from circle.data.views import ImageView
+from circle.data.images import Subset
 from circle.distributed.team import Team
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
-from circle.method import CircleMethod, Images, Task
+from circle.method import CircleMethod, Task, TaskImages
 
 
 class JointCircle(CircleMethod, ABC):
@@ -35,15 +35,15 @@ class JointCircle(CircleMethod, ABC):
     def learn(self, task: Task) -> None:
         self._learn(*self._tell("learn", task.images))
 
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: TaskImages) -> Tensor:
         return self._scores(*self._tell("scores", images))
 
     def end(self, *, stopped: bool) -> None:
         """Let the others go."""
         self.team.broadcast({"call": "end", "stopped": stopped})
 
-    def _tell(self, call: Literal["learn", "scores"], images: Images) -> tuple[str, np.ndarray]:
-        if not isinstance(images, ImageView):
+    def _tell(self, call: Literal["learn", "scores"], images: TaskImages) -> tuple[str, np.ndarray]:
+        if not isinstance(images, Subset):
             raise CircleError("images that are in no data set: several processes share those of the data set alone")
         name = next(name for name, each in self._sets.items() if each is images.source)
         self.team.broadcast({"call": call, "set": name})

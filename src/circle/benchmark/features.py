@@ -14,7 +14,7 @@ import torch
 
 from circle.checkpoint import atomic_path
 from circle.config import Config
-from circle.data.datasets import ImageSet
+from circle.data.images import Images
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
@@ -35,7 +35,7 @@ class FeatureStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def group_features(
-        self, group: Group, images: ImageSet, report: Callable[[int], None] = lambda done: None
+        self, group: Group, images: Images, report: Callable[[int], None] = lambda done: None
     ) -> tuple[list[np.ndarray], float]:
         """The integer features [N, size] of each member of a group, and the seconds it once took to compute them."""
         if not group.quantise:
@@ -50,7 +50,7 @@ class FeatureStore:
             start += member.size
         return parts, seconds
 
-    def path(self, config: Config, shape: ImageShape, seed: int, images: ImageSet) -> Path:
+    def path(self, config: Config, shape: ImageShape, seed: int, images: Images) -> Path:
         """The file of one member's features of an image set."""
         key = {
             "version": FEATURE_VERSION,
@@ -64,7 +64,7 @@ class FeatureStore:
         return self.folder / f"{config.name}-{digest}.npy"
 
     def _member_features(
-        self, member: Extractor, grid: Grid, images: ImageSet, report: Callable[[int], None]
+        self, member: Extractor, grid: Grid, images: Images, report: Callable[[int], None]
     ) -> tuple[np.ndarray, float]:
         path = self.path(member.config, member.shape, member.seed, images)
         shape = (len(images), member.size)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,7 @@ import numpy as np
 from circle.benchmark import results
 from circle.benchmark.results import Row, Run
 from circle.benchmark.state import load_state, save_state
-from circle.data.datasets import Dataset, ImageSet
-from circle.data.tasks import class_order, task_sizes
-from circle.data.views import ImageView
+from circle.data.tasks import Stream, boundaries
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.method import Method, Step, Steps, Task
@@ -104,39 +102,6 @@ class Plan:
     command: str = ""
     study: dict[str, Any] | None = None  # which variant of which study it is; a remark, the config says what is run
     budget: float | None = None  # seconds that the config's epochs were fitted to; a remark, too
-
-
-@dataclass
-class Stream:
-    """A data set in the order in which its classes come."""
-
-    dataset: Dataset
-    order: list[int]  # label indices in class order
-    names: list[str] = field(init=False)
-    test_images: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.names = [self.dataset.classes[index] for index in self.order]
-        counts = np.bincount(self.dataset.test.labels, minlength=len(self.order))
-        self.test_images = counts[self.order].tolist()
-        if 0 in self.test_images:
-            raise CircleError(
-                f"{self.dataset.name}: class {self.names[self.test_images.index(0)]!r} has no test images"
-            )
-
-    @classmethod
-    def of(cls, dataset: Dataset, class_order_seed: int) -> Stream:
-        return cls(dataset, class_order(range(len(dataset.classes)), class_order_seed))
-
-    def view(self, images: ImageSet, start: int, stop: int) -> tuple[ImageView, np.ndarray]:
-        """Images of the classes start to stop of the order, as they stand in the set, and their labels."""
-        indices = np.flatnonzero(np.isin(images.labels, self.order[start:stop]))
-        return ImageView(images, indices), images.labels[indices]
-
-
-def boundaries(tasks: Sequence[str], classes: int) -> list[int]:
-    """Numbers of classes after which some split ends a task."""
-    return sorted({int(end) for split in tasks for end in np.cumsum(task_sizes(split, classes))})
 
 
 def run_stream(

@@ -14,18 +14,17 @@ import circle
 from circle.cli import command_line, console
 from circle.cli.flags import ModelFlags
 from circle.data.datasets import load_dataset
-from circle.data.sources import open_source
+from circle.data.decode import ImageConfig
+from circle.data.images import Images
+from circle.data.user_images import open_images
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.paper.advise import (
     Advice,
     Allocation,
-    DatasetImages,
     Findings,
-    LabelledImages,
     PowerLaw,
     Request,
-    SourceImages,
     study,
 )
 from circle.presets.published import DATASETS as PUBLISHED_DATASETS
@@ -101,8 +100,9 @@ def advise(
     kind = console.picture_kind(plot)
     console.check_outputs([plot, json_], force=force)
     classifier = _new_classifier(flags, dataset).set_params(device=device)
-    images = _open(data, dataset, flags, classifier, workers)
+    given = _open(data, dataset, flags, classifier, workers)
     out, err = console.output(), console.messages()
+    console.notes(given.images.notes, err)
     started = time.perf_counter()
     with console.progress(err) as bar:
         tasks = {}
@@ -112,16 +112,16 @@ def advise(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done)
 
-        findings = study(classifier, images, request, report)
-    console.skipped(images.unreadable, err)
-    facts = {**_facts(findings, request, classifier, images), "seconds": time.perf_counter() - started}
+        findings = study(classifier, given.images, request, report, image=given.image, name=given.name)
+    console.skipped(list(findings.unreadable), err)
+    facts = {**_facts(findings, request, classifier, given), "seconds": time.perf_counter() - started}
     if json_ is not None:
         console.write_json(json_, facts)
     if plot is not None:
         from circle.report.advice import advice_figure  # matplotlib takes a while to import
         from circle.report.drawing import save
 
-        save(advice_figure(findings.advice, f"{Path(images.name).name}: how to spend {budget} members"), plot, kind)
+        save(advice_figure(findings.advice, f"{Path(given.name).name}: how to spend {budget} members"), plot, kind)
     out.print(_table(findings.advice))
     for line in _sentences(findings, request):
         out.print(line, soft_wrap=True)
@@ -136,14 +136,24 @@ def _new_classifier(flags: ModelFlags, dataset: str | None) -> CircleClassifier:
     return flags.new_model(base)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """The images to study, the shape that they are brought to, and what they are called."""
+
+    images: Images
+    image: ImageConfig
+    name: str
+
+
 def _open(
     data: Path | None, dataset: str | None, flags: ModelFlags, classifier: CircleClassifier, workers: int
-) -> LabelledImages:
+) -> _Given:
     if dataset is not None:
-        return DatasetImages(load_dataset(dataset, path=data, image_size=flags.image_size, workers=workers))
+        loaded = load_dataset(dataset, path=data, image_size=flags.image_size, workers=workers)
+        return _Given(loaded.train, loaded.image, loaded.name)  # no image of its test part is ever read
     if data is None:
         raise CircleError("no images given: expected DATA, a path to labelled images, or --dataset NAME")
-    return SourceImages(open_source(data), classifier.input_config())
+    return _Given(open_images(data), classifier.input_config(), str(data))
 
 
 def _table(advice: Advice) -> Table:
@@ -219,18 +229,15 @@ def _law(law: PowerLaw) -> str:
     return f"{floor}A = {law.amplitude:.3g}, alpha = {law.alpha:.3g}"
 
 
-def _facts(
-    findings: Findings, request: Request, classifier: CircleClassifier, images: LabelledImages
-) -> dict[str, Any]:
+def _facts(findings: Findings, request: Request, classifier: CircleClassifier, given: _Given) -> dict[str, Any]:
     """All numbers as plain data, with what it takes to get them again."""
     return {
         **findings.to_dict(),
-        "data": images.name,
-        "unreadable": images.unreadable,
+        "data": given.name,
         "request": dataclasses.asdict(request),
         "extractor": resolve("extractor", classifier.extractor).to_dict(),
         "head": resolve("head", classifier.head).to_dict(),
-        "image": images.image.to_dict(),
+        "image": given.image.to_dict(),
         "seed": classifier.seed,
         "quantise": classifier.quantise,
         "version": circle.__version__,

@@ -26,7 +26,7 @@ from circle.cli.bench_runs import (
 )
 from circle.cli.flags import ModelFlags, given
 from circle.data.datasets import load_dataset
-from circle.data.fetching import cache_folder
+from circle.data.download import cache_folder
 from circle.distributed import processes
 from circle.distributed.model_parts import share_bounds
 from circle.errors import CircleError

@@ -13,13 +13,13 @@ from rich.text import Text
 
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.results import Run
-from circle.benchmark.runner import Stream
-from circle.benchmark.selection import SHARE, Choice
+from circle.benchmark.selection import VALIDATION_SHARE, Choice
 from circle.cli import command_line, console
 from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, stage_bars, summaries
 from circle.cli.flags import ModelFlags
 from circle.data.datasets import load_dataset
-from circle.data.fetching import cache_folder
+from circle.data.download import cache_folder
+from circle.data.tasks import Stream
 from circle.errors import CircleError
 from circle.paper import ablations
 from circle.paper.ablations import (
@@ -53,7 +53,7 @@ def ablation(
     budget: int = 16,
     member_size: int = 512,
     all_splits: Annotated[bool, Parameter(negative=())] = False,
-    validation: float = SHARE,
+    validation: float = VALIDATION_SHARE,
     data_path: Path | None = None,
     class_order_seed: int = 0,
     cache: Annotated[Path | None, Parameter(negative=())] = None,

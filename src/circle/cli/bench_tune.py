@@ -18,7 +18,7 @@ from circle.cli.bench_runs import RivalFlags, base_model, run_job, stage_bars, s
 from circle.cli.flags import ModelFlags, given
 from circle.config import check_names
 from circle.data.datasets import load_dataset
-from circle.data.fetching import cache_folder
+from circle.data.download import cache_folder
 from circle.distributed import processes
 from circle.errors import CircleError
 from circle.learner import CircleClassifier

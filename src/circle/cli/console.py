@@ -96,6 +96,12 @@ def remark(console: Console, mark: str, text: str) -> None:
     console.print(Text.assemble((mark, "yellow"), f" {text}"), soft_wrap=True)
 
 
+def notes(lines: Iterable[str], console: Console) -> None:
+    """What the user should know of how images were read: which part of them, what was ignored."""
+    for line in lines:
+        remark(console, "note", line)
+
+
 def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
     """Name the images that could not be read."""
     for reason in unreadable[:shown]:

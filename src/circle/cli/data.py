@@ -15,10 +15,8 @@ from rich.text import Text
 
 from circle import registry
 from circle.cli import console
-from circle.data import fetching
+from circle.data import download
 from circle.data.datasets import load_dataset
-from circle.data.places import place
-from circle.data.unpacking import unpacked_here
 from circle.errors import CircleError, counted
 
 app = App(name="data", help="List, fetch and describe data sets.")
@@ -37,7 +35,7 @@ def list_(*, as_json: AsJson = False) -> int:
     facts = [
         {"name": name, "description": _description(name), "present": present, "where": where}
         for name in registry.list_datasets()
-        for present, where in [place(name)]
+        for present, where in [download.whereabouts(name)]
     ]
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -64,8 +62,10 @@ def fetch(name: str, /) -> int:
         A data set of `circle data list`.
     """
     registry.entry("dataset", name)
-    if name not in fetching.DOWNLOADS:
-        raise CircleError(f"{name}: nothing to fetch: {place(name)[1]}; expected {', '.join(fetching.DOWNLOADS)}")
+    if name not in download.DOWNLOADS:
+        raise CircleError(
+            f"{name}: nothing to fetch: {download.whereabouts(name)[1]}; expected {', '.join(download.DOWNLOADS)}"
+        )
     out = console.messages()
     shown = Progress(
         TextColumn("{task.description}", markup=False),
@@ -77,8 +77,8 @@ def fetch(name: str, /) -> int:
         disable=not (out.is_terminal and sys.stderr.isatty()),
     )
     with shown:
-        path = fetching.fetch(name, _Bar(shown, name))
-    by_hand = "" if unpacked_here(path) else " (put there by hand; not checked, and left as it is)"
+        path = download.fetch(name, _Bar(shown, name))
+    by_hand = "" if download.unpacked_here(path) else " (put there by hand; not checked, and left as it is)"
     print(f"{name}: in {path}{by_hand}")
     return 0
 

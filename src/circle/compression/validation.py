@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circle.benchmark.evaluation import readable_tiles
-from circle.data.sources import Source
+from circle.data.images import Images
 from circle.errors import CircleError
-from circle.learner import CircleClassifier
+from circle.learner import IMAGES_PER_TILE, CircleClassifier
 from circle.machine import require_memory
 
-TIMED = 64  # images of the batch whose time is taken
+TIMED_BATCH = 64  # images of the batch whose time is taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,25 +23,26 @@ class Validation:
 
     features: list[Tensor]
     targets: Tensor  # int64 [N]
-    images: Tensor  # float32 [at most TIMED, C, H, W]
+    images: Tensor  # float32 [at most TIMED_BATCH, C, H, W]
     unreadable: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.targets)
 
     @classmethod
-    def of_source(
-        cls, model: CircleClassifier, source: Source, report: Callable[[int], None] = lambda done: None
+    def of_images(
+        cls, model: CircleClassifier, images: Images, report: Callable[[int], None] = lambda done: None
     ) -> Validation:
         """From folders, archives and npz files; images that cannot be read are left out and named."""
         unreadable: list[str] = []
-        _check_room(model, len(source))
+        _check_room(model, len(images))
+        batches = images.readable_batches(model.input_config(), IMAGES_PER_TILE, unreadable.append)
         pairs = (
-            (images, [sample.label for sample in samples])
-            for samples, pixels in readable_tiles(source, model.input_config(), unreadable.append)
-            for _, images in model._tiles(model._batch(pixels))
+            (tile, [images.label(position) for position in positions])
+            for positions, pixels in batches
+            for _, tile in model._tiles(model._batch(torch.from_numpy(pixels)))
         )
-        return cls._of_tiles(model, pairs, str(source.path), unreadable, report)
+        return cls._of_tiles(model, pairs, str(images.path), unreadable, report)
 
     @classmethod
     def of_arrays(cls, model: CircleClassifier, X: Any, y: Any) -> Validation:
@@ -69,13 +69,13 @@ class Validation:
         for images, labels in tiles:
             found.append([group.features(images) for group in model.groups_])
             targets += [numbers.get(label, -1) for label in labels]
-            if sum(map(len, timed)) < TIMED:
+            if sum(map(len, timed)) < TIMED_BATCH:
                 timed.append(images.cpu())
             report(len(targets))
         if not any(target >= 0 for target in targets):
             raise CircleError(f"{name}: no readable image of a class that the model knows; expected some to choose by")
         features = [torch.cat(parts) for parts in zip(*found, strict=True)]
-        return cls(features, torch.tensor(targets), torch.cat(timed)[:TIMED], unreadable)
+        return cls(features, torch.tensor(targets), torch.cat(timed)[:TIMED_BATCH], unreadable)
 
 
 def _check_room(model: CircleClassifier, images: int) -> None:

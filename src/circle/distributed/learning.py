@@ -25,13 +25,15 @@ import numpy as np
 
 from circle import checkpoint
 from circle.data.decode import ImageConfig
-from circle.data.sources import Sample, Source, open_source
+from circle.data.folders import check_none_ignored
+from circle.data.images import Images, Sample
+from circle.data.user_images import open_images
 from circle.distributed.processes import Shard
 from circle.distributed.shares import DataShare, GroupShare, ModelChoice, Share
 from circle.distributed.team import Team
 from circle.errors import CircleError, UnreadableImageError
 from circle.learner import IMAGES_PER_TILE, CircleClassifier
-from circle.learning import Lesson, check_lesson, check_outcome, learn_tile, numbered
+from circle.learning import LearningProgress, check_learnable, check_outcome, learn_batch, numbered
 
 
 def learn_together(
@@ -43,8 +45,8 @@ def learn_together(
     shard: Shard = "data",
     strict: bool = False,
     checkpoint_seconds: float = 30.0,
-    report: Callable[[Lesson], None] = lambda lesson: None,
-) -> tuple[Lesson, CircleClassifier]:
+    report: Callable[[LearningProgress], None] = lambda progress: None,
+) -> tuple[LearningProgress, CircleClassifier]:
     """Learn all images of ``data`` that the model at ``path``, or a new one, has not learned yet.
 
     Only the first process reads and writes ``path``; ``data`` must be the same for all. What was learned is known to
@@ -52,19 +54,20 @@ def learn_together(
     share of its groups.
     """
     with contextlib.ExitStack() as stack:
-        source = team.together(lambda: open_source(data))
+        source = team.together(lambda: open_images(data))
         _check_same_source(team, source)
         team.together(lambda: stack.enter_context(checkpoint.exclusive(path)) if team.first else None)
         share = (DataShare if shard == "data" else GroupShare)(team, path, choice)
-        image = team.together(lambda: check_lesson(source, share.model))
+        image = team.together(lambda: check_learnable(source, share.model))
         if strict:
+            team.together(lambda: check_none_ignored(source))
             _try_all(team, share.samples(source), image)
         lesson = _teach(team, source, share, image, checkpoint_seconds, report)
         team.together(lambda: check_outcome(lesson, source) if team.first else None)
     return lesson, share.model
 
 
-def _check_same_source(team: Team, source: Source) -> None:
+def _check_same_source(team: Team, source: Images) -> None:
     answers = team.exchange({"listing": source.listing(), "images": len(source)})
     for rank, answer in enumerate(answers):
         if answer != answers[0]:
@@ -94,10 +97,10 @@ def _try_all(team: Team, samples: Iterator[Sample], image: ImageConfig) -> None:
 class Conductor:
     """The first process's book-keeping: the ledger of the model, copies within the source, and what became of it."""
 
-    def __init__(self, model: CircleClassifier, source: Source) -> None:
-        self.lesson = Lesson(len(source))
+    def __init__(self, model: CircleClassifier, source: Images) -> None:
+        self.lesson = LearningProgress(len(source), notes=source.notes)
         self.unsaved = 0
-        self._ledger, self._labels = model.ledger_, source.labels
+        self._ledger, self._labels = model.ledger_, source.classes
         self._occurrences: Counter[bytes] = Counter()
         self._chosen: list[dict[int, tuple[Any, bytes]]] = []
 
@@ -131,14 +134,14 @@ class Conductor:
 
 def _teach(
     team: Team,
-    source: Source,
+    source: Images,
     share: Share,
     image: ImageConfig,
     checkpoint_seconds: float,
-    report: Callable[[Lesson], None],
-) -> Lesson:
+    report: Callable[[LearningProgress], None],
+) -> LearningProgress:
     conductor = Conductor(share.model, source)  # the others' know nothing, and are not asked
-    codes: dict[Any, int] = {label: code for code, label in enumerate(source.labels)}
+    codes: dict[Any, int] = {label: code for code, label in enumerate(source.classes)}
     samples = share.samples(source)
     saved, wrong = time.monotonic(), None
     while True:
@@ -171,7 +174,7 @@ def _teach(
         ]
         try:
             if learned:
-                learn_tile(share.model, learned)
+                learn_batch(share.model, learned)
         except CircleError as error:
             wrong = str(error)  # told at the start of the next round, before anything is saved
         if team.first:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from circle import checkpoint, model_file
-from circle.data.sources import Sample, Source
+from circle.data.images import Images, Sample
 from circle.distributed import model_parts
 from circle.distributed.mapped import mapped_in
 from circle.distributed.team import Team, require_exact
@@ -30,7 +30,7 @@ class Share(Protocol):
     piles: int  # different sets of images in a round
     pile: int  # which of them is this process's
 
-    def samples(self, source: Source) -> Iterator[Sample]: ...
+    def samples(self, source: Images) -> Iterator[Sample]: ...
 
     def save(self) -> None:
         """Write what all processes have learned; all of them take part."""
@@ -66,8 +66,8 @@ class DataShare:
             lambda: model or model_file.built(CircleClassifier, header, tensors, team.device, path)
         )
 
-    def samples(self, source: Source) -> Iterator[Sample]:
-        return source.share(self.team.rank, self.team.size)
+    def samples(self, source: Images) -> Iterator[Sample]:
+        return iter(source.shard(self.team.rank, self.team.size))
 
     def save(self) -> None:
         total = self.team.summed(self.model.statistics_)
@@ -111,7 +111,7 @@ class GroupShare:
         settings = {**model.part_settings(), "image": model.input_config().to_dict()}
         return {"settings": settings, "resize_arrays": model.image_size is not None}, {}
 
-    def samples(self, source: Source) -> Iterator[Sample]:
+    def samples(self, source: Images) -> Iterator[Sample]:
         return iter(source)
 
     def save(self) -> None:

@@ -14,8 +14,7 @@ from packaging.requirements import Requirement  # comes with matplotlib, which n
 
 import circle
 from circle import registry
-from circle.data.fetching import cache_folder
-from circle.data.places import place
+from circle.data.download import cache_folder, whereabouts
 from circle.doctor.finding import Finding
 from circle.errors import CircleError
 from circle.machine import available_memory, total_memory
@@ -102,7 +101,7 @@ def data() -> Iterator[Finding]:
     yield Finding("data", "free on its disk", shutil.disk_usage(_existing(folder)).free, unit="bytes")
     for name in registry.list_datasets():
         try:
-            present, where = place(name)
+            present, where = whereabouts(name)
         except CircleError as error:
             yield Finding("data", name, None, "note", str(error))
         else:

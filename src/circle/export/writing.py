@@ -10,12 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from circle import checkpoint
-from circle.data.sources import Source, Unlabelled, open_source, open_unlabelled
-from circle.errors import CircleError, UnreadableImageError
+from circle.data.images import Images
+from circle.data.user_images import open_images, open_unlabelled
+from circle.errors import CircleError
 from circle.export.checking import Agreement, Speed, agreement, import_onnxruntime, in_batches, random_images, speeds
 from circle.export.model import Layout, onnx_model
 from circle.extractors import ImageShape
-from circle.learner import CircleClassifier
+from circle.learner import IMAGES_PER_TILE, CircleClassifier
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def export_onnx(
     """
     path = Path(path)
     import_onnxruntime()  # what is missing is said before the work begins
-    samples = None if check is None else open_images(Path(check))
+    samples = None if check is None else open_either(Path(check))
     model._require_learned()
     try:
         proto = onnx_model(model, layout)
@@ -62,19 +63,16 @@ def export_onnx(
         return Export(temporary.stat().st_size, found, speeds(model, temporary, synthetic, layout), unreadable)
 
 
-def open_images(path: Path) -> Source | Unlabelled:
+def open_either(path: Path) -> Images:
     """Images from whatever holds them; labels are of no interest here."""
-    return open_source(path) if path.suffix.lower() == ".npz" else open_unlabelled(path)
+    return open_images(path) if path.suffix.lower() == ".npz" else open_unlabelled(path)
 
 
-def readable(model: CircleClassifier, samples: Source | Unlabelled, unreadable: list[str]) -> Iterator[np.ndarray]:
+def readable(model: CircleClassifier, images: Images, unreadable: list[str]) -> Iterator[np.ndarray]:
     """Pixels uint8 [C, H, W] in the model's shape; the reasons of those that have none go to ``unreadable``."""
-    for sample in samples:
-        try:
-            yield sample.pixels(model.image_)
-        except UnreadableImageError as error:
-            unreadable.append(str(error))
-    if len(unreadable) == len(samples):
+    for _, pixels in images.readable_batches(model.image_, IMAGES_PER_TILE, unreadable.append):
+        yield from pixels
+    if len(unreadable) == len(images):
         raise CircleError(f"no readable image to check with ({unreadable[0]})")
 
 

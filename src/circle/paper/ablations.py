@@ -17,10 +17,11 @@ from typing import Any, Literal
 from circle.benchmark import campaign, results, selection
 from circle.benchmark.campaign import Estimate, Job, Report
 from circle.benchmark.features import FeatureStore, check_disk
-from circle.benchmark.runner import Plan, Stream
+from circle.benchmark.runner import Plan
 from circle.benchmark.selection import Choice
 from circle.config import Config, check_names
-from circle.data.tasks import task_sizes
+from circle.data.hold_out import hold_out
+from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.heads import HeadConfig
 from circle.learner import CircleClassifier
@@ -232,7 +233,7 @@ def check(request: StudyRequest, stream: Stream, store: FeatureStore) -> Estimat
     """
     for split in request.tasks:
         task_sizes(split, len(stream.order))
-    selection.validation_split(stream.dataset.train.labels, request.share)
+    hold_out(stream.dataset.train.labels, request.share)
     to_do = [
         variant.classifier(replicate)
         for variant in request.study.variants

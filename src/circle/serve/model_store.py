@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from circle.data.sources import Sample
+from circle.data.images import Sample
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.model_file import save_model

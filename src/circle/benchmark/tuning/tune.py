@@ -13,12 +13,12 @@ from circle.baselines.budget import fit_budget
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import campaign, selection
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import Stream
 from circle.benchmark.tuning.search import Outcome, Sampler, Search, Trial, Watch, check_basis
 from circle.benchmark.tuning.spaces import ENSEMBLE, SIZES, Stage, member_space, rival_changes, rival_stages
 from circle.config import check_names
-from circle.data.datasets import Dataset, Selection
-from circle.data.tasks import task_sizes
+from circle.data.datasets import Dataset
+from circle.data.hold_out import hold_out
+from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
@@ -40,12 +40,12 @@ class Held:
 
     @classmethod
     def of(cls, dataset: Dataset, share: float, seed: int = 0) -> Held:
-        return cls(dataset, *selection.validation_split(dataset.train.labels, share, seed), share)
+        return cls(dataset, *hold_out(dataset.train.labels, share, seed=seed), share)
 
     def stream(self, class_order_seed: int) -> Stream:
         """The stream with the held-back images in the place of the test images."""
         train = self.dataset.train
-        parts = {"train": Selection(train, self.learned), "test": Selection(train, self.held_back)}
+        parts = {"train": train.subset(self.learned), "test": train.subset(self.held_back)}
         return Stream.of(replace(self.dataset, **parts), class_order_seed)
 
 
