@@ -115,7 +115,7 @@ def test_every_trial_is_what_a_classifier_would_get() -> None:
 def test_tiles_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = nuisance()
     whole = choose_head(fresh(), [[features]], labels)
-    monkeypatch.setattr(selection, "TILE", 7)
+    monkeypatch.setattr(selection, "MAX_BATCH", 7)
     assert choose_head(fresh(), [[features]], labels) == whole
 
 
