@@ -81,7 +81,7 @@ def test_extractors(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "BiRC2D (reservoir), seed 0, T = 5" in capsys.readouterr().out
     (one,) = results.read_runs([tmp_path / "out"])
     assert one.info["config"]["extractor"]["projection"] == "linear"
-    assert one.folder == tmp_path / "out" / "folder" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"
+    assert one.folder == tmp_path / "out" / "digits-own" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"
 
 
 def test_killed_and_given_again(study: Study, tmp_path: Path, launcher_of_jobs: Any) -> None:

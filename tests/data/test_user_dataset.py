@@ -155,3 +155,17 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "mine" / "test" / "cow").rename(tmp_path / "mine" / "test" / "dog")
     with pytest.raises(CircleError, match="mine: train has cow, test does not"):
         load_dataset("folder", path=tmp_path / "mine")
+
+
+def test_results_are_kept_under_the_name_of_the_data(tmp_path: Path) -> None:
+    for name in ("My photos (2024)", "cifar100"):
+        fill(tmp_path / name, 3)
+    assert load_dataset("folder", path=tmp_path / "My photos (2024)").name == "My-photos-2024"
+    assert load_dataset("folder", path=tmp_path / "cifar100").name == "cifar100-own", "it is not CIFAR-100"
+
+
+def test_what_is_ignored_is_noted(tmp_path: Path) -> None:
+    fill(tmp_path / "train", 3)
+    fill(tmp_path / "test", 2)
+    (tmp_path / "test" / "ant" / "notes.txt").write_text("none")
+    assert load_dataset("folder", path=tmp_path).note.endswith("1 file ignored: 1 .txt")

@@ -84,27 +84,34 @@ def fetch(name: str, /) -> int:
 
 
 @app.command
-def info(name: str, /, *, path: Path | None = None, classes: Path | None = None, as_json: AsJson = False) -> int:
+def info(
+    name: str,
+    /,
+    *,
+    data: Annotated[Path | None, Parameter(name=("--data", "--path"))] = None,
+    classes: Path | None = None,
+    as_json: AsJson = False,
+) -> int:
     """Show the classes, numbers of images and image size of a data set, and where its files are.
 
     Parameters
     ----------
     name
-        A data set of `circle data list`; `folder` with --path for one of your own.
-    path
+        A data set of `circle data list`; `folder` with --data for your own images.
+    data
         Where its files are, if not in the cache folder.
     classes
         For ImageNet: a file with the wnids of the classes to use, one per line.
     as_json
         Write JSON instead of a table.
     """
-    facts = _facts(name, path, classes)
+    facts = _facts(name, data, classes)
     if as_json:
         print(json.dumps(facts, indent=2))
         return 0
     table = Table(show_header=False, box=None)
     height, width, channels = facts["image"]
-    table.add_row("data set", f"{name}: {facts['description']}")
+    table.add_row("data set", f"{facts['name']}: {facts['description']}")
     table.add_row("classes", f"{len(facts['classes']):,}: {_first(facts['classes'])}")
     for part in ("train", "test"):
         fewest, most = facts[part]["fewest"], facts[part]["most"]
@@ -156,7 +163,7 @@ def _facts(name: str, path: Path | None, classes: Path | None) -> dict[str, Any]
         counts = np.bincount(images.labels)
         parts[part] = {"images": len(images), "fewest": int(counts.min()), "most": int(counts.max())}
     return {
-        "name": name,
+        "name": dataset.name,
         "description": _description(name),
         "classes": dataset.classes,
         **parts,

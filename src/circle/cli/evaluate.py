@@ -70,8 +70,8 @@ def evaluate(
     images = open_images(data, "test")
     if strict:
         check_none_ignored(images)
-    console.notes(images.notes, err)
     classifier = CircleClassifier.load(model, device=device)
+    console.notes(images.notes, err)
     with console.progress(err) as bar:
         task = bar.add_task("evaluating", total=len(images))
         result = evaluate_images(

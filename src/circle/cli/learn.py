@@ -13,6 +13,7 @@ from rich.console import Console
 from circle import checkpoint
 from circle.cli import console
 from circle.cli.flags import ModelFlags
+from circle.data.folders import check_none_ignored
 from circle.data.user_images import open_images
 from circle.distributed import processes
 from circle.errors import counted
@@ -75,9 +76,11 @@ def learn(
             )
     else:
         images = open_images(data)
-        console.notes(images.notes, err)
+        if strict:
+            check_none_ignored(images)
         with checkpoint.exclusive(model):
             classifier = _opened(model, settings, device)
+            console.notes(images.notes, err)
             with _watched(err) as (stop, report):
                 progress = teach(
                     model,

@@ -60,8 +60,8 @@ def predict(
     found = open_unlabelled(images)
     if strict:
         check_none_ignored(found)
-    console.notes(found.notes, err)
     classifier = CircleClassifier.load(model, device=device)
+    console.notes(found.notes, err)
     classes = classifier.classes_.tolist()
     unreadable: list[str] = []
     rows: list[tuple[str, list[tuple[Any, float]]]] = []

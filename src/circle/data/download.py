@@ -97,9 +97,9 @@ def whereabouts(name: str) -> tuple[bool, str]:
     if name == "digits":
         return True, "comes with scikit-learn"
     if name == "folder":
-        return False, "--path of your own"
+        return False, "--data, a path to your own images"
     folder = os.environ.get(IMAGENET)
-    return (True, folder) if folder and Path(folder).is_dir() else (False, f"{IMAGENET} or --path")
+    return (True, folder) if folder and Path(folder).is_dir() else (False, f"{IMAGENET} or --data")
 
 
 def locate(name: str, path: Path | str | None = None) -> Path:

@@ -297,14 +297,14 @@ def class_folders(listing: Listing, prefix: str = "") -> ClassFolders:
         raise CircleError(
             f"{printable(inside)}: holds images in {listed(unnamed)}, but {which} nothing of their class; {expected}"
         )
-    outside = [(prefix + name, OUTSIDE) for name in names if name.count("/") < depth + 1]
+    ignored = listing.ignored + [(prefix + name, OUTSIDE) for name in names if name.count("/") < depth + 1]
     deep = [part for part in labelled if len(part) > depth + 2]
-    notes = []
+    notes = [Listing(listing.path, [], ignored, listing.recognised).summary()]
     if deep:
-        where = printable("/".join(deep[0][:-1]))
-        notes.append(f"{counted(len(deep), 'image')} deeper than their class folder, such as in {where}")
+        place, label = printable("/".join(deep[0][depth:-1])), printable(deep[0][depth])
+        notes.append(f"{counted(len(deep), 'image')} deeper than a class folder, such as in {place}: taken for {label}")
     pairs = sorted((part[depth], prefix + "/".join(part)) for part in labelled)
-    return ClassFolders(pairs, notes, [*listing.ignored, *outside])
+    return ClassFolders(pairs, [note for note in notes if note], ignored)
 
 
 # --- images ---

@@ -74,7 +74,12 @@ def open_images(path: str | Path, part: Part = "train") -> Images:
         return _open_npz(path, part)
     listing = list_images(path)
     splits = find_splits(listing)
-    return _class_images(listing, splits.get(part, ""), PICTURES, others=_other_part(splits, part))
+    images = _class_images(listing, splits.get(part, ""), PICTURES)
+    if splits:
+        names = [prefix.rstrip("/") for prefix in splits.values()]
+        taken = f"{printable(path)}: has {' and '.join(names)}: taking {splits[part].rstrip('/')}"
+        images.notes = [taken, *images.notes]
+    return images
 
 
 def open_unlabelled(paths: Sequence[str | Path] | str | Path) -> Images:
@@ -107,11 +112,7 @@ def open_unlabelled(paths: Sequence[str | Path] | str | Path) -> Images:
     return images
 
 
-def _other_part(splits: dict[Part, str], part: Part) -> str:
-    return next((prefix for name, prefix in splits.items() if name != part), "")
-
-
-def _class_images(listing: Listing, prefix: str, image: ImageConfig, workers: int = 0, others: str = "") -> FileImages:
+def _class_images(listing: Listing, prefix: str, image: ImageConfig, workers: int = 0) -> FileImages:
     """The images of a folder or archive, or of the split in it that begins with ``prefix``, by class folder."""
     found = class_folders(listing, prefix)
     classes = sorted({label for label, _ in found.pairs})
@@ -119,10 +120,7 @@ def _class_images(listing: Listing, prefix: str, image: ImageConfig, workers: in
     root, names = Listing(listing.path, [name for _, name in found.pairs]).files()
     images = FileImages(root, names, np.array([numbers[label] for label, _ in found.pairs]), image, workers, classes)
     images.path, images.ignored = listing.path, found.ignored
-    part = listing.below(prefix) if prefix else listing
-    summary = Listing(listing.path, [], found.ignored, part.recognised).summary()
-    taken = f"has {prefix.rstrip('/')} and {others.rstrip('/')}: taking {prefix.rstrip('/')}" if others else ""
-    images.notes = [f"{printable(listing.path)}: {line}" for line in (taken, *found.notes, summary) if line]
+    images.notes = [f"{printable(listing.path)}: {line}" for line in found.notes]
     return images
 
 
@@ -192,7 +190,7 @@ def dataset_name(path: Path) -> str:
     words = "".join(letter if letter.isalnum() or letter in "-_+." else " " for letter in name).split()
     cleaned = "-".join(words).strip("-.") or "folder"
     # The data set of that name is another one, with presets and published values of its own.
-    return f"{cleaned}-folder" if cleaned in list_datasets() and cleaned != "folder" else cleaned
+    return f"{cleaned}-own" if cleaned in list_datasets() and cleaned != "folder" else cleaned
 
 
 def _from_arrays(path: Path, config: FolderConfig) -> Dataset:
