@@ -24,7 +24,6 @@ from typing import IO, Any, Self
 
 import numpy as np
 
-from circle.data.archives import FileReader
 from circle.data.decode import ImageConfig
 from circle.errors import CircleError, UnreadableImageError, reason
 
@@ -37,34 +36,6 @@ MAX_PIXELS = 4096 * 4096
 MAX_SECONDS = 10.0  # of processor time for one image
 WALL_TIME_FACTOR = 6  # times that by the clock, for a machine may be busy
 MAX_IMAGES = 5000  # after which a process is replaced, so that none can grow for ever
-
-
-def decode_batches(
-    files: Sequence[str | Path], config: ImageConfig, *, workers: int = 0, size: int = 64, buffers: int = 3
-) -> Iterator[np.ndarray]:
-    """uint8 ``[size, height, width, channels]`` of all files in order; the last batch may be smaller.
-
-    At most ``buffers`` batches are decoded ahead. The result is the same for any number of workers; with 0 this
-    process decodes, nothing ahead. Files may lie in zip archives: ``photos.zip/cat/1.jpg``.
-
-    Raises:
-        UnreadableImageError: an image that cannot be used, by its name; all batches before it have come.
-        CircleError: a worker that ended.
-    """
-    if workers < 0 or size < 1 or buffers < 1:
-        raise CircleError(
-            f"workers = {workers}, size = {size}, buffers = {buffers}: expected 0 or more, and 1 or more of the others"
-        )
-    parts = ([os.fspath(file) for file in files[start : start + size]] for start in range(0, len(files), size))
-    if workers:
-        with Decoders(config, workers) as decoders:
-            yield from decoders.batches(parts, size, buffers)
-        return
-    reader = FileReader()
-    for part in parts:
-        images = np.empty((len(part), config.height, config.width, config.channels), np.uint8)
-        reader.decode(part, config, images)
-        yield images
 
 
 class Decoders:
