@@ -62,7 +62,7 @@ def test_heads_from_the_same_features(
     assert capsys.readouterr().out == printed
     assert not list(cache.glob("*.npy"))
     assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
-    assert "folder: head ablation" in (tmp_path / "report" / "report.md").read_text()
+    assert "digits-own: head ablation" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_ensembles_share_features(

@@ -99,21 +99,7 @@ class Decoders:
         if self._memory is not None and len(self._memory) >= size:
             return
         self.close()
-        with shared_file(size) as file:
-            self._memory = mmap.mmap(file.fileno(), size)
-            setting = {
-                "path": sys.path,
-                "image": self._config.to_dict(),
-                "memory": file.fileno(),
-                "bytes": size,
-            }
-            try:
-                for _ in range(self._count):
-                    self._processes.append(start_process(file))
-                    send(self._processes[-1], setting)
-            except BaseException:
-                self.close()
-                raise
+        self._processes, self._memory = start_processes(self._config, size, self._count)
 
     def close(self) -> None:
         """End the workers at once."""
@@ -198,22 +184,8 @@ class ContentDecoder:
         if self._process is not None and (self._decoded >= MAX_IMAGES or self._process.poll() is not None):
             self.close()
         if self._process is None:
-            with shared_file(self._bytes) as file:
-                self._memory = mmap.mmap(file.fileno(), self._bytes)
-                self._process = start_process(file)
-                self._decoded = 0
-                setting = {
-                    "path": sys.path,
-                    "image": self.config.to_dict(),
-                    "memory": file.fileno(),
-                    "bytes": self._bytes,
-                    "limits": self._limits,
-                }
-                try:
-                    send(self._process, setting)
-                except CircleError:
-                    self.close()
-                    raise
+            (self._process,), self._memory = start_processes(self.config, self._bytes, 1, self._limits)
+            self._decoded = 0
         self._decoded += 1
         return self._process
 
@@ -230,18 +202,33 @@ class ContentDecoder:
         self.close()
 
 
-def start_process(memory: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A process that runs the decoding program and may use this memory; its settings are still to be sent."""
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what goes wrong is said in the answers
-            pass_fds=[memory.fileno()],
-        )
-    except OSError as error:
-        raise CircleError(f"a decoding process cannot be started ({reason(error)})") from error
+def start_processes(
+    image: ImageConfig, size: int, count: int, limits: dict[str, int] | None = None
+) -> tuple[list[subprocess.Popen[bytes]], mmap.mmap]:
+    """Processes that run the decoding program, within ``limits`` if given, and ``size`` bytes that all share."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with shared_file(size) as file:
+        memory = mmap.mmap(file.fileno(), size)
+        setting = {"path": sys.path, "image": image.to_dict(), "memory": file.fileno(), "bytes": size}
+        try:
+            for _ in range(count):
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-P", str(_PROGRAM)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,  # what goes wrong is said in the answers
+                        pass_fds=[file.fileno()],
+                    )
+                )
+                send(processes[-1], setting if limits is None else {**setting, "limits": limits})
+        except OSError as error:
+            end_processes(processes)
+            raise CircleError(f"a decoding process cannot be started ({reason(error)})") from error
+        except BaseException:
+            end_processes(processes)
+            raise
+    return processes, memory
 
 
 def send(process: subprocess.Popen[bytes], message: dict[str, Any], content: bytes = b"") -> None:
