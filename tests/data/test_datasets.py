@@ -42,6 +42,16 @@ def test_images_come_in_the_order_asked_for(images: ArrayImages, pixels: np.ndar
     assert np.array_equal(images[asked], pixels[asked]), "the caller's array is its own"
 
 
+def test_indices_as_of_an_array(images: ArrayImages, pixels: np.ndarray) -> None:
+    assert np.array_equal(images[7], pixels[7])
+    assert np.array_equal(images[[3, 5]], pixels[[3, 5]])
+    assert np.array_equal(images[2:9:3], pixels[2:9:3])
+    assert np.array_equal(np.asarray(images), pixels)
+    assert images.shape == pixels.shape and images.dtype == pixels.dtype
+    assert [sample.name for sample in images][:2] == ["pixels[0]", "pixels[1]"]
+    assert images.counts == dict.fromkeys(range(4), 5)
+
+
 def test_shards_make_up_the_whole(images: ArrayImages, pixels: np.ndarray) -> None:
     assert images.shard(0, 1) is images
     parts = [images.shard(rank, 3) for rank in range(3)]

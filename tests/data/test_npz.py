@@ -267,3 +267,12 @@ def test_damaged_npz_only_ever_raises_circle_error(
         assert str(error).startswith(str(path)) and "\n" not in str(error)
     else:
         assert len(samples) == 6
+
+
+def test_one_of_two_parts_is_taken(tmp_path: Path) -> None:
+    path = save(tmp_path / "data.npz", x_train=IMAGES, y_train=range(6), x_test=IMAGES[:2], y_test=[5, 4])
+    train, test = open_images(path), open_images(path, "test")
+    assert (len(train), len(test), test.classes) == (6, 2, [4, 5])
+    assert np.array_equal(test[:][..., 0], IMAGES[:2])
+    assert test.notes == [f"{path}: has x_train and x_test: taking x_test"]
+    assert train.notes == [f"{path}: has x_train and x_test: taking x_train"]
