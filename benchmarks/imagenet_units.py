@@ -21,10 +21,10 @@ from circle import CircleClassifier
 from circle.data.folders import FileImages
 from circle.data.images import Subset
 from circle.distributed.team import Team
+from circle.ensemble import IMAGES_PER_TILE
 from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
-from circle.learner import IMAGES_PER_TILE
 from circle.method import MAX_BATCH as SLICE
 from circle.method import CircleMethod, predict
 from circle.registry import resolve

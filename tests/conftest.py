@@ -158,7 +158,7 @@ for line in sys.stdin:
             os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         if order["signal"]:
             number, nth = order["signal"]
-            teaching.learn_tile = signalled(teaching.learn_tile, number, nth)
+            teaching.learn_batch = signalled(teaching.learn_batch, number, nth)
             for method in (DataCircle, GroupCircle):
                 method._learn = signalled(method._learn, number, nth)
         code = 70

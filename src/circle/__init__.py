@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from circle.errors import CircleError
     from circle.extractors import BiRC2DConfig
+    from circle.files import load
     from circle.heads import NCMConfig, SLDAConfig
     from circle.learner import CircleClassifier
+    from circle.predictor import Predictor
     from circle.presets import list_presets
     from circle.registry import list_datasets, list_extractors, list_heads, list_methods
     from circle.statistics import Statistics
@@ -25,6 +27,7 @@ __all__ = [
     "CircleClassifier",
     "CircleError",
     "NCMConfig",
+    "Predictor",
     "SLDAConfig",
     "Statistics",
     "list_datasets",
@@ -32,6 +35,7 @@ __all__ = [
     "list_heads",
     "list_methods",
     "list_presets",
+    "load",
 ]
 
 # Where each public name lives. PyTorch and scikit-learn take seconds to import, so a name is looked up when it is
@@ -41,6 +45,7 @@ _HOMES = {
     "CircleClassifier": "circle.learner",
     "CircleError": "circle.errors",
     "NCMConfig": "circle.heads",
+    "Predictor": "circle.predictor",
     "SLDAConfig": "circle.heads",
     "Statistics": "circle.statistics",
     "list_datasets": "circle.registry",
@@ -48,6 +53,7 @@ _HOMES = {
     "list_heads": "circle.registry",
     "list_methods": "circle.registry",
     "list_presets": "circle.presets",
+    "load": "circle.files",
 }
 
 

@@ -28,7 +28,7 @@ from circle.method import CircleMethod, Method
 from circle.presets import DEFAULT, read_preset
 from circle.presets.published import METHODS, method_key, rival_settings
 from circle.registry import entry, resolve
-from circle.statistics.second_moment import STRIP
+from circle.statistics.second_moment import STRIP_ROWS
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,10 @@ def estimate(
     """
     classes = len(stream.order)
     head = classifier.members * member_of(classifier, stream.dataset).size
-    statistics = 8 * (head * (head + STRIP) // 2 + classes * head) + 1024 * head
+    statistics = 8 * (head * (head + STRIP_ROWS) // 2 + classes * head) + 1024 * head
     if "class_triangles" in getattr(resolve("head", classifier.head), "parts", ()):
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
-        statistics += 8 * classes * (head * (head + STRIP) // 2 + head**2)
+        statistics += 8 * classes * (head * (head + STRIP_ROWS) // 2 + head**2)
     memory = (
         -(-classifier.groups // group_shares) * statistics + 3 * 8 * head**2
     )  # the covariance, its factor, a work space

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from circle.data.images import DuplicateFinder, Images, Sample
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import ordered
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.predictor import ImageClassifier
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Evaluation:
 
 
 def probabilities(
-    model: CircleClassifier,
+    model: ImageClassifier,
     images: Images,
     unreadable: Callable[[str], None],
     inspect: Callable[[Sample], None] | None = None,
@@ -107,7 +108,7 @@ def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -
 
 
 def evaluate(
-    model: CircleClassifier,
+    model: ImageClassifier,
     images: Images,
     report: Callable[[Evaluation], None] = lambda evaluation: None,
     *,

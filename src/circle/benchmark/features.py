@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from circle.checkpoint import atomic_path
 from circle.config import Config
 from circle.data.images import Images
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
+from circle.files import atomic_path
 
 FEATURE_VERSION = 1  # grows when the code would compute other features from the same settings
 BATCH = 256

@@ -22,10 +22,10 @@ import torch
 
 import circle
 from circle.benchmark.metrics import StreamRecord
-from circle.checkpoint import atomic_path
 from circle.data.tasks import task_sizes
 from circle.distributed import processes
 from circle.errors import CircleError
+from circle.files import atomic_path
 
 INFO, ROWS, CONFUSION = "run.json", "rows.jsonl", "confusion.csv"
 

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circle import checkpoint
+from circle import files
 from circle.labels import decode_labels, encode_labels
 
 
 def save_state(path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
     """Write a nested dictionary of tensors and plain data, and how far the run had come."""
     plain, tensors = taken_apart(state)
-    checkpoint.write(path, tensors, {"plain": plain, "progress": progress})
+    files.write(path, tensors, {"plain": plain, "progress": progress})
 
 
 def load_state(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inverse of :func:`save_state`."""
-    tensors, header = checkpoint.read(path)
+    tensors, header = files.read(path)
     return put_together(header["plain"], tensors), header["progress"]
 
 

@@ -23,13 +23,13 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from circle.checkpoint import atomic_path
 from circle.distributed import processes
 from circle.errors import CircleError, counted
+from circle.files import atomic_path
 from circle.machine import stop_requests as stop_requests
 
 if TYPE_CHECKING:
-    from circle.learner import CircleClassifier
+    from circle.predictor import ImageClassifier
 
 
 def output() -> Console:
@@ -86,7 +86,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def knowledge(path: Path, model: CircleClassifier) -> str:
+def knowledge(path: Path, model: ImageClassifier) -> str:
     """What a model knows, in words."""
     return f"{path} knows {counted(len(model.classes_), 'class')} from {counted(model.samples_, 'image')}"
 

@@ -16,7 +16,7 @@ from circle.cli import console
 from circle.data.folders import check_none_ignored
 from circle.data.user_images import open_images
 from circle.errors import CircleError, counted
-from circle.learner import CircleClassifier
+from circle.files import load
 
 TABLE = "table"  # what --confusion is given to have the matrix printed
 MAX_COLUMNS = 20  # classes of a confusion matrix that fit on a terminal
@@ -70,7 +70,7 @@ def evaluate(
     images = open_images(data, "test")
     if strict:
         check_none_ignored(images)
-    classifier = CircleClassifier.load(model, device=device)
+    classifier = load(model, device=device)
     console.notes(images.notes, err)
     with console.progress(err) as bar:
         task = bar.add_task("evaluating", total=len(images))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from circle import checkpoint
+from circle import files
 from circle.cli import console
 from circle.errors import counted
 from circle.learner import CircleClassifier
@@ -24,7 +24,7 @@ def forget(model: Path, label: str, /, *, images: Path | None = None) -> int:
         The images of the class as they were learned: a folder of them, or the data they were learned from.
         With them the class's scatter leaves too, and the model is bit for bit the one that never saw the class.
     """
-    with checkpoint.exclusive(model):
+    with files.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, label)
         before = classifier.samples_

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from circle import checkpoint
+from circle import files
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.folders import check_none_ignored
@@ -78,7 +78,7 @@ def learn(
         images = open_images(data)
         if strict:
             check_none_ignored(images)
-        with checkpoint.exclusive(model):
+        with files.exclusive(model):
             classifier = _opened(model, settings, device)
             console.notes(images.notes, err)
             with _watched(err) as (stop, report):
@@ -114,7 +114,6 @@ def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
     if not path.exists():
         return settings.new_model().set_params(device=device)
     classifier = CircleClassifier.load(path, device=device)
-    classifier._require_learning()
     settings.check_against(classifier, path)
     return classifier
 

@@ -15,7 +15,7 @@ from circle.cli import console
 from circle.data.folders import check_none_ignored
 from circle.data.user_images import open_unlabelled
 from circle.errors import CircleError, counted
-from circle.learner import CircleClassifier
+from circle.files import load
 
 
 def predict(
@@ -60,7 +60,7 @@ def predict(
     found = open_unlabelled(images)
     if strict:
         check_none_ignored(found)
-    classifier = CircleClassifier.load(model, device=device)
+    classifier = load(model, device=device)
     console.notes(found.notes, err)
     classes = classifier.classes_.tolist()
     unreadable: list[str] = []

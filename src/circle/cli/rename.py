@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from circle import checkpoint
+from circle import files
 from circle.cli import console
 from circle.learner import CircleClassifier
 from circle.learning import find_label, new_label
@@ -22,7 +22,7 @@ def rename(model: Path, old: str, new: str, /) -> int:
     new
         Its new name, which no other class of the model may have.
     """
-    with checkpoint.exclusive(model):
+    with files.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, old)
         classifier.rename(known, new_label(classifier, new))

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from circle import checkpoint
+from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.folders import check_none_ignored
 from circle.data.images import Images, Sample
@@ -31,8 +31,9 @@ from circle.data.user_images import open_images
 from circle.distributed.processes import Shard
 from circle.distributed.shares import DataShare, GroupShare, ModelChoice, Share
 from circle.distributed.team import Team
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.learner import CircleClassifier
 from circle.learning import LearningProgress, check_learnable, check_outcome, learn_batch, numbered
 
 
@@ -56,7 +57,7 @@ def learn_together(
     with contextlib.ExitStack() as stack:
         source = team.together(lambda: open_images(data))
         _check_same_source(team, source)
-        team.together(lambda: stack.enter_context(checkpoint.exclusive(path)) if team.first else None)
+        team.together(lambda: stack.enter_context(files.exclusive(path)) if team.first else None)
         share = (DataShare if shard == "data" else GroupShare)(team, path, choice)
         image = team.together(lambda: check_learnable(source, share.model))
         if strict:

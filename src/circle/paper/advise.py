@@ -501,7 +501,7 @@ class _Judge:
         self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: Request, report: Report
     ) -> None:
         self._statistics = model.statistics_[0]
-        self._config = model._head_config()
+        self._config = model.head_config()
         self._features, self._columns = features, columns
         self._request, self._report = request, report
         self._member_size = features.shape[1] // request.available

@@ -12,7 +12,7 @@ from typing import Any
 
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
-from circle.checkpoint import atomic_path
+from circle.files import atomic_path
 from circle.report.html import STYLE
 
 PRESET, TRIALS, PAGE = "tuned.toml", "search.json", "search.html"

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from circle.benchmark.results import Run
-from circle.checkpoint import atomic_path
 from circle.errors import CircleError
+from circle.files import atomic_path
 from circle.report import drawing
 from circle.report.content import build_report
 from circle.report.html import html_page
