@@ -20,6 +20,7 @@ from circle.data.images import DuplicateFinder, Images, Sample
 from circle.data.user_images import open_images, open_unlabelled
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
+from circle.files import Ledger
 from circle.labels import check_one_kind
 from circle.learner import CircleClassifier
 from circle.presets import list_presets
@@ -79,24 +80,62 @@ def teach(
     that cannot be read, a file beside them that would be ignored, or a picture that is in two classes is an error that
     leaves the model unchanged.
     """
-    progress = LearningProgress(len(images), notes=images.notes)
     image = check_learnable(images, model)
+    book = Bookkeeper(model.ledger_, images)
     if strict:
         check_strictly(images, image)
     saved = time.monotonic()
-    for batch in _batches(images, model, image, progress, should_stop, report):
+    for batch in _batches(images, book, image, should_stop, report):
         learn_batch(model, [(pixels, sample) for pixels, sample, _ in batch])
-        for _, sample, digest in batch:
-            model.ledger_.add(sample.label, digest)
-        progress.learned += len(batch)
-        report(progress)
+        book.add([(sample.label, digest) for _, sample, digest in batch])
+        report(book.progress)
         if time.monotonic() - saved >= checkpoint_seconds:
             model.save(path)
-            saved = time.monotonic()
-    if progress.learned:
+            saved, book.unsaved = time.monotonic(), 0
+    if book.unsaved:
         model.save(path)
-    check_outcome(progress, images)
-    return progress
+    check_outcome(book.progress, images)
+    return book.progress
+
+
+class Bookkeeper:
+    """Which images are new to a model, and what becomes of all of them.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The model's; images are entered when they are learned.
+    images : Images
+        All images to learn.
+
+    Attributes
+    ----------
+    progress : LearningProgress
+        What has become of the images so far.
+    unsaved : int
+        Images learned since the last save; whoever saves sets it to zero.
+    """
+
+    def __init__(self, ledger: Ledger, images: Images) -> None:
+        self.progress = LearningProgress(len(images), notes=images.notes)
+        self.unsaved = 0
+        self._ledger = ledger
+        self._occurrences: Counter[bytes] = Counter()
+
+    def new_digest(self, label: Hashable, digest: bytes) -> bytes | None:
+        """The digest to enter an image under once it is learned; None, and counted, where the model knows it."""
+        digest = numbered(digest, self._occurrences)
+        if (label, digest) in self._ledger:
+            self.progress.known += 1
+            return None
+        return digest
+
+    def add(self, entries: Sequence[tuple[Hashable, bytes]]) -> None:
+        """These images, by label and digest, are learned."""
+        for label, digest in entries:
+            self._ledger.add(label, digest)
+        self.progress.learned += len(entries)
+        self.unsaved += len(entries)
 
 
 def check_learnable(images: Images, model: CircleClassifier) -> ImageConfig:
@@ -135,24 +174,22 @@ def learn_batch(model: CircleClassifier, batch: Sequence[tuple[np.ndarray, Sampl
 
 def _batches(
     images: Images,
-    model: CircleClassifier,
+    book: Bookkeeper,
     image: ImageConfig,
-    progress: LearningProgress,
     should_stop: Callable[[], bool],
     report: Callable[[LearningProgress], None],
 ) -> Iterator[list[tuple[np.ndarray, Sample, bytes]]]:
     """Readable images that were not learned yet, a working set at a time."""
-    occurrences: Counter[bytes] = Counter()
+    progress = book.progress
     batch: list[tuple[np.ndarray, Sample, bytes]] = []
     for sample in images:
         if should_stop():
             progress.stopped = True
             break
         try:
-            digest = numbered(sample.digest(), occurrences)
+            digest = book.new_digest(sample.label, sample.digest())
             progress.duplicates.add(sample)
-            if (sample.label, digest) in model.ledger_:
-                progress.known += 1
+            if digest is None:
                 if progress.known % IMAGES_PER_TILE == 0:
                     report(progress)
                 continue

@@ -28,9 +28,19 @@ TaskImages = np.ndarray | Subset
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What arrives at once: images uint8 [N, H, W] or [N, H, W, C], and one label for each, [N].
+    """What arrives at once.
 
-    The images may be a view that reads them when sliced; ``np.asarray`` brings them all into memory.
+    Parameters
+    ----------
+    images : array or view
+        uint8 [N, H, W] or [N, H, W, C]; a view reads them when sliced, and ``np.asarray`` brings all into memory.
+    labels : ndarray [N]
+        One for each image.
+
+    Examples
+    --------
+    >>> Task(np.zeros((3, 8, 8), np.uint8), np.array(["dog", "cat", "dog"])).classes
+    ['cat', 'dog']
     """
 
     images: TaskImages
@@ -107,7 +117,7 @@ class Steps(Protocol):
     on_step: Callable[[Step], None] | None
 
 
-def tiles(count: int) -> list[slice]:
+def batches(count: int) -> list[slice]:
     """Slices of at most ``MAX_BATCH`` that make up ``count`` images."""
     return [slice(start, start + MAX_BATCH) for start in range(0, count, MAX_BATCH)]
 
@@ -123,11 +133,30 @@ class CircleMethod:
 
     What it has learned does not depend on how the stream was cut, so one pass serves all splits
     into tasks. Features that were computed before (:meth:`use_features`) are taken from there instead of anew.
+
+    Parameters
+    ----------
+    classifier : CircleClassifier
+        The model; prepared for the shape of the images where features are used that were computed before.
+
+    Attributes
+    ----------
+    cached_seconds : float
+        What the features of all learned images, where they came from a cache, once took to compute.
+
+    Examples
+    --------
+    >>> from circle import CircleClassifier
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16), dtype=np.uint8)
+    >>> method = CircleMethod(CircleClassifier())
+    >>> method.learn(Task(pixels, np.array(["cat", "dog"] * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 2])
     """
 
     def __init__(self, classifier: CircleClassifier) -> None:
         self.classifier = classifier
-        self.cached_seconds = 0.0  # what the cached features of all learned images once took to compute
+        self.cached_seconds = 0.0
         self._features: dict[int, list[list[np.ndarray]]] = {}
         self._seconds: dict[int, float] = {}
 
@@ -148,7 +177,7 @@ class CircleMethod:
         labels = plain_labels(task.labels)
         if isinstance(task.images, Subset):
             self.cached_seconds += len(labels) * self._seconds.get(id(task.images.source), 0.0)
-        for part in tiles(len(labels)):
+        for part in batches(len(labels)):
             features = self._cached(task.images, part)
             if features is None:
                 self.classifier.partial_fit(task.images[part], labels[part])
@@ -158,7 +187,7 @@ class CircleMethod:
             statistics.flush()  # so that the work of learning is not put down to the evaluation that follows
 
     def scores(self, images: TaskImages) -> Tensor:
-        return torch.cat([self._head_probabilities(images, part).mean(0) for part in tiles(len(images))])
+        return torch.cat([self._head_probabilities(images, part).mean(0) for part in batches(len(images))])
 
     def _head_probabilities(self, images: TaskImages, part: slice) -> Tensor:
         """Probabilities [k, B, C] that each group gives to a part of the images."""

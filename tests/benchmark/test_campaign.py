@@ -84,9 +84,9 @@ def test_estimate_is_what_it_takes(tmp_path: Path) -> None:
     assert sum(path.stat().st_size - 128 for path in tmp_path.glob("*.npy")) == before.disk
     assert campaign.estimate(classifier, stream, store).disk == 0
     assert before.memory > method.classifier.statistics_bytes
-    shared = campaign.estimate(classifier, stream, store, group_shares=2)
+    shared = campaign.estimate(classifier, stream, store, group_shards=2)
     assert shared.memory < before.memory and shared.disk == 0, "of whole sets, whoever has the groups"
-    assert campaign.estimate(classifier, stream, store, image_shares=2).disk == before.disk
+    assert campaign.estimate(classifier, stream, store, image_shards=2).disk == before.disk
     with pytest.raises(CircleError, match="use fewer members"):
         Estimate(10**12, 10**10, 0).check()
     Estimate(10**12, None, 0).check()  # where the system does not tell, nobody is stopped

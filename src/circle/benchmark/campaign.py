@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from circle.baselines.budget import fit_budget
-from circle.baselines.costs import Course, memory_needed, probe
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.costs import Course, fit_budget, memory_needed, probe
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan
@@ -200,13 +199,13 @@ def estimate(
     stream: Stream,
     store: FeatureStore | None,
     *,
-    image_shares: int = 1,
-    group_shares: int = 1,
+    image_shards: int = 1,
+    group_shards: int = 1,
 ) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it.
 
-    Several processes share the images or the groups. Memory is that of the one with the most groups, disk that of
-    all, should they share one.
+    The images or the groups may be divided into shards. Memory is that of the shard with the most groups, disk that
+    of all, should they have the same one.
     """
     classes = len(stream.order)
     head = classifier.members * member_of(classifier, stream.dataset).size
@@ -215,17 +214,17 @@ def estimate(
         # A triangle for every class while it learns, and a square factor for every class while it predicts.
         statistics += 8 * classes * (head * (head + STRIP_ROWS) // 2 + head**2)
     memory = (
-        -(-classifier.groups // group_shares) * statistics + 3 * 8 * head**2
+        -(-classifier.groups // group_shards) * statistics + 3 * 8 * head**2
     )  # the covariance, its factor, a work space
     disk = 0
     if store is not None:
-        disk = sum(missing_features(classifier, stream, store, image_shares).values())
+        disk = sum(missing_features(classifier, stream, store, image_shards).values())
         check_disk(store.folder, disk)
     return Estimate(memory, available_memory(), disk)
 
 
 def missing_features(
-    classifier: CircleClassifier, stream: Stream, store: FeatureStore, image_shares: int = 1
+    classifier: CircleClassifier, stream: Stream, store: FeatureStore, image_shards: int = 1
 ) -> dict[Path, int]:
     """Files of features that a run will have to make, and their bytes."""
     config, shape = resolve("extractor", classifier.extractor), image_shape(stream.dataset)
@@ -234,7 +233,7 @@ def missing_features(
     paths = {
         store.path(config, shape, seed, images): len(images) * member.size * member.bits // 8
         for whole in (stream.dataset.train, stream.dataset.test)
-        for images in (whole.shard(rank, image_shares) for rank in range(image_shares))
+        for images in (whole.shard(rank, image_shards) for rank in range(image_shards))
         for seed in seeds
     }
     return {path: needed for path, needed in paths.items() if not path.exists()}

@@ -23,7 +23,7 @@ import torch
 import circle
 from circle.benchmark.metrics import StreamRecord
 from circle.data.tasks import task_sizes
-from circle.distributed import processes
+from circle.distributed.environment import world_size
 from circle.errors import CircleError
 from circle.files import atomic_path
 
@@ -196,7 +196,7 @@ def environment() -> dict[str, Any]:
             "processor": _processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "processes": processes.count(),
+            "processes": world_size(),
         },
     }
 

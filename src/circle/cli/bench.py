@@ -17,8 +17,7 @@ from circle.cli.bench_runs import (
     STOPPED,
     RivalFlags,
     base_model,
-    bench_team,
-    check_same_data,
+    bench_ranks,
     follow_job,
     numbers,
     run_job,
@@ -27,8 +26,8 @@ from circle.cli.bench_runs import (
 from circle.cli.flags import ModelFlags, given
 from circle.data.datasets import load_dataset
 from circle.data.download import cache_folder
-from circle.distributed import processes
-from circle.distributed.model_parts import share_bounds
+from circle.distributed import environment
+from circle.distributed.model_groups import group_bounds
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
@@ -63,7 +62,7 @@ def run(
     time_limit: float | None = None,
     budget: float | None = None,
     images_per_class: int | None = None,
-    shard: processes.Shard = "data",
+    shard: environment.Sharding = "data",
     timeout_seconds: float = 1800.0,
     settings: ModelFlags | None = None,
     rival: RivalFlags = None,  # pyright: ignore
@@ -105,9 +104,9 @@ def run(
     images_per_class
         Learn from the first so many training images of each class only; the test images stay.
     shard
-        What each process of torchrun takes: a share of the images, or all images for a share of CIRCLE's groups.
+        What each process of torchrun takes: a shard of the images, or all images for a shard of CIRCLE's groups.
     timeout_seconds
-        How long the processes of torchrun, which share CIRCLE's work, wait for each other before they give up.
+        How long the processes of torchrun, which divide CIRCLE's work, wait for each other before they give up.
     """
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
@@ -130,7 +129,7 @@ def run(
             rival=given(rival),
             budget=budget,
         )
-        for folder in (output, tensorboard) if processes.speaks() else ():  # the first process alone writes records
+        for folder in (output, tensorboard) if environment.is_rank_zero() else ():  # it alone writes records
             console.check_folder(folder)
         console.check_folder(cache)
         images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
@@ -140,25 +139,30 @@ def run(
         jobs = campaign.jobs(request, images, output, new_classifier)
         first = next(jobs)  # what is wrong with the request is said here
         if shard == "groups" and first.classifier is not None:
-            share_bounds(first.classifier.groups, processes.count())  # all of a request have as many groups
+            group_bounds(first.classifier.groups, environment.world_size())  # all of a request have as many groups
         return runner.Stream.of(images, class_order_seed), store, chain([first], jobs)
 
-    with bench_team(methods, timeout_seconds) as team:
-        stream, store, jobs = prepared() if team is None else team.together(prepared)
-        if team is not None:
-            check_same_data(team, stream)
+    with bench_ranks(methods, timeout_seconds) as ranks:
+        stream, store, jobs = prepared() if ranks is None else ranks.on_all_ranks(prepared)
+        if ranks is not None:
+            from circle.benchmark.distributed_method import check_same_data
+
+            check_same_data(ranks, stream.dataset)
         for job in jobs:
-            if team is not None and not team.first:
-                if follow_job(job, stream, store, team, shard):
+            if ranks is not None and not ranks.is_rank_zero:
+                if follow_job(job, stream, store, ranks, shard):
                     return 130
                 continue
             finished, stopped = run_job(
-                *(job, stream, store, err),
+                job,
+                stream,
+                store,
+                err,
                 confusion=confusion,
                 tensorboard=tensorboard,
                 time_limit=time_limit,
-                team=team,
-                shard=shard,
+                ranks=ranks,
+                sharding=shard,
             )
             for line in summaries(finished):
                 out.print(line, soft_wrap=True)

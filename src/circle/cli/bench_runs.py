@@ -19,7 +19,7 @@ from circle.benchmark.results import Row, Run
 from circle.benchmark.tensorboard import TensorBoardLog
 from circle.cli import console
 from circle.cli.flags import ModelFlags, part_flags
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.method import Method, Step, Steps
@@ -28,8 +28,8 @@ from circle.presets.published import circle_preset
 from circle.registry import list_methods
 
 if TYPE_CHECKING:
-    from circle.benchmark.distributed_method import JointCircle
-    from circle.distributed.team import Team
+    from circle.benchmark.distributed_method import DistributedCircle
+    from circle.distributed.communicator import Communicator
 
 RivalFlags = Annotated[
     part_flags("method", list_methods(), named=False) | None,
@@ -90,13 +90,13 @@ def run_job(
     confusion: bool = False,
     tensorboard: Path | None = None,
     time_limit: float | None = None,
-    team: Team | None = None,
-    shard: processes.Shard = "data",
+    ranks: Communicator | None = None,
+    sharding: environment.Sharding = "data",
 ) -> tuple[Run, bool]:
-    """One run, and whether the user stopped it; of a team, for the first process, while the others ``follow_job``."""
+    """One run, and whether the user stopped it; with ``ranks``, rank zero's part, while the others ``follow_job``."""
     done = runner.finished_run(job.plan, stream, job.folder)
-    if team is not None:
-        team.broadcast({"run": done is None})
+    if ranks is not None:
+        ranks.broadcast({"run": done is None})
     if done is not None:
         return done, False
     log = None if tensorboard is None else TensorBoardLog(tensorboard / job.folder.parent.name / job.folder.name)
@@ -104,12 +104,13 @@ def run_job(
     with bars:
         whole = bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
 
-        def built() -> Method:
-            shared = {} if team is None else {"image_shares" if shard == "data" else "group_shares": team.size}
-            _tell_needs(job, stream, store, err, shared)
-            return job.build() if team is None else joint_method(job, stream, team, shard)
-
-        method = built() if team is None else team.together(built)
+        if ranks is None:
+            _tell_needs(job, stream, store, err, {})
+            method = job.build()
+        else:
+            divided = {"image_shards" if sharding == "data" else "group_shards": ranks.world_size}
+            ranks.on_rank_zero(lambda: _tell_needs(job, stream, store, err, divided))
+            method = distributed_method(job, stream, ranks, sharding)
         if store is not None:
             extraction = bars.add_task("features", total=1, note="")
 
@@ -117,7 +118,7 @@ def run_job(
                 bars.update(extraction, description=f"features of {what} images", completed=done, total=total)
 
             cache = partial(campaign.cache_features, method, stream, store, on_images)
-            cache() if team is None else team.together(cache)
+            cache() if ranks is None else ranks.on_all_ranks(cache)
             bars.remove_task(extraction)
 
         spoken = [time.monotonic()]
@@ -149,7 +150,7 @@ def run_job(
         )
         try:
             # Only here: before the first task an interruption may end the program at once, nothing is lost by it.
-            with console.stop_requests() as stop, _leading(method, team, stop):
+            with console.stop_requests() as stop, _leading(method, ranks, stop):
                 finished = runner.run_stream(
                     job.plan,
                     stream,
@@ -157,73 +158,67 @@ def run_job(
                     job.folder,
                     progress=progress,
                     confusion=confusion,
-                    should_stop=lambda: bool(stop) or (team is not None and team.stopping),
+                    should_stop=lambda: bool(stop) or (ranks is not None and ranks.stop_requested),
                     time_limit=time_limit,
                 )
-            return finished, bool(stop) or (team is not None and team.stopping)
+            return finished, bool(stop) or (ranks is not None and ranks.stop_requested)
         finally:
             if log is not None:
                 log.close()
 
 
 @contextmanager
-def bench_team(methods: Sequence[str], timeout_seconds: float) -> Iterator[Team | None]:
+def bench_ranks(methods: Sequence[str], timeout_seconds: float) -> Iterator[Communicator | None]:
     """The processes that torchrun started, or None where this is the only one."""
-    if processes.count() == 1:
+    if environment.world_size() == 1:
         yield None
         return
-    from circle.distributed.team import joined_team
+    from circle.distributed.communicator import connect
 
-    with joined_team("cpu", timeout_seconds) as team:
+    with connect("cpu", timeout_seconds) as ranks:
         rivals = [name for name in methods if name != campaign.CIRCLE]
         if rivals:
-            error = f"method {rivals[0]!r}: several processes run {campaign.CIRCLE} alone; start it without torchrun"
-            team.check([error] * team.size)
-        yield team
+            ranks.fail(
+                f"method {rivals[0]!r}: several processes run {campaign.CIRCLE} alone; start it without torchrun"
+            )
+        yield ranks
 
 
-def check_same_data(team: Team, stream: runner.Stream) -> None:
-    """Refuse other images on another machine: every process would learn from what it finds."""
-    sets = stream.dataset.train, stream.dataset.test
-    found = team.together(lambda: [images.fingerprint for images in sets])
-    answers = team.exchange({"data": found})
-    for rank, answer in enumerate(answers):
-        if answer != answers[0]:
-            error = f"{stream.dataset.name}: process {rank} of {team.size} finds other images than process 0"
-            team.check([f"{error}; expected the same on all machines"] * team.size)
-
-
-def joint_method(job: campaign.Job, stream: runner.Stream, team: Team, shard: processes.Shard) -> JointCircle:
-    """CIRCLE as all processes of a team run it."""
-    from circle.benchmark.distributed_data import DataCircle
-    from circle.benchmark.distributed_groups import GroupCircle
+def distributed_method(
+    job: campaign.Job, stream: runner.Stream, ranks: Communicator, sharding: environment.Sharding
+) -> DistributedCircle:
+    """This rank's part of CIRCLE; all ranks make it together."""
+    from circle.benchmark.distributed_method import DistributedCircle
 
     assert job.classifier is not None
-    if shard == "groups":
-        return GroupCircle(job.classifier, team, stream.dataset, job.folder)
-    return DataCircle(job.classifier, team, stream.dataset)
+    return DistributedCircle.build(job.classifier, stream.dataset, ranks, sharding, job.folder / runner.STATE)
 
 
 @contextmanager
-def _leading(method: Method, team: Team | None, stop: list[int]) -> Iterator[None]:
-    """Let the other processes of a team go when the run is over."""
-    if team is not None:
-        team.stop = stop
+def _leading(method: Method, ranks: Communicator | None, stop: list[int]) -> Iterator[None]:
+    """Let the other ranks go when the run is over."""
+    if ranks is not None:
+        ranks.stop_requests = stop
     yield
-    if team is not None:
-        cast("JointCircle", method).end(stopped=bool(stop) or team.stopping)
+    if ranks is not None:
+        cast("DistributedCircle", method).end(stopped=bool(stop) or ranks.stop_requested)
 
 
 def follow_job(
-    job: campaign.Job, stream: runner.Stream, store: FeatureStore | None, team: Team, shard: processes.Shard
+    job: campaign.Job,
+    stream: runner.Stream,
+    store: FeatureStore | None,
+    ranks: Communicator,
+    sharding: environment.Sharding,
 ) -> bool:
-    """Any but the first process's part in :func:`run_job`, without a word; whether the user stopped it."""
-    if not team.broadcast(None)["run"]:
+    """The part of all ranks but zero in :func:`run_job`, which print nothing; whether the user stopped it."""
+    if not ranks.broadcast(None)["run"]:
         return False
-    method = team.together(lambda: joint_method(job, stream, team, shard))
+    ranks.on_all_ranks(lambda: None)  # meanwhile rank zero finds out whether there is room for the run
+    method = distributed_method(job, stream, ranks, sharding)
     if store is not None:
-        team.together(lambda: campaign.cache_features(method, stream, store, lambda what, done, total: None))
-    with console.stop_requests() as team.stop:
+        ranks.on_all_ranks(lambda: campaign.cache_features(method, stream, store, lambda what, done, total: None))
+    with console.stop_requests() as ranks.stop_requests:
         return method.follow()
 
 

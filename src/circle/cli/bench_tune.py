@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark import campaign, runner
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.tuning.spaces import Stage
@@ -19,7 +19,7 @@ from circle.cli.flags import ModelFlags, given
 from circle.config import check_names
 from circle.data.datasets import load_dataset
 from circle.data.download import cache_folder
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.registry import list_methods
@@ -93,7 +93,7 @@ def tune(
     test
         Learn all training images with the chosen settings at the end, and look at the test images.
     """
-    processes.require_one("bench tune", "several searches started one by one share the work of a folder")
+    environment.require_one_process("bench tune", "several searches started one by one share the work of a folder")
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
     check_names([method], [campaign.CIRCLE, *list_methods()], "method")

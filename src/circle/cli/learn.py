@@ -15,7 +15,7 @@ from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.folders import check_none_ignored
 from circle.data.user_images import open_images
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import LearningProgress, teach
@@ -30,7 +30,7 @@ def learn(
     strict: Annotated[bool, Parameter(negative=())] = False,
     checkpoint_seconds: float = 30.0,
     device: str = "cpu",
-    shard: processes.Shard = "data",
+    shard: environment.Sharding = "data",
     timeout_seconds: float = 1800.0,
 ) -> int:
     """Learn labelled images; creates the model or continues it.
@@ -54,22 +54,24 @@ def learn(
     device
         Where PyTorch computes: cpu, cuda, ...
     shard
-        What each process of torchrun takes: a share of the images, or all images for a share of the groups.
+        What each process of torchrun takes: a shard of the images, or all images for a shard of the groups.
     timeout_seconds
         How long the processes of torchrun wait for each other before they give up.
     """
     settings = settings or ModelFlags()
     out, err = console.output(), console.messages()
-    if processes.count() > 1:
-        from circle.distributed.learning import learn_together
-        from circle.distributed.shares import ModelChoice
-        from circle.distributed.team import joined_team
+    if environment.world_size() > 1:
+        from circle.distributed.communicator import connect
+        from circle.distributed.learning import learn_on_all_ranks
 
-        choice = ModelChoice(settings.new_model, lambda found: settings.check_against(found, model))
-        with _watched(err) as (stop, report), joined_team(device, timeout_seconds, stop) as team:
-            progress, classifier = learn_together(
-                *(team, model, data, choice),
-                shard=shard,
+        with _watched(err) as (stop, report), connect(device, timeout_seconds, stop) as ranks:
+            progress, classifier = learn_on_all_ranks(
+                ranks,
+                model,
+                data,
+                new_model=settings.new_model,
+                check_model=lambda found: settings.check_against(found, model),
+                sharding=shard,
                 strict=strict,
                 checkpoint_seconds=checkpoint_seconds,
                 report=report,
@@ -92,8 +94,8 @@ def learn(
                     report=report,
                 )
                 report(progress)
-    if processes.speaks():
-        if processes.count() > 1:
+    if environment.is_rank_zero():
+        if environment.world_size() > 1:
             console.notes(progress.notes, err)
         console.skipped(progress.unreadable, err)
         console.notes(filter(None, [progress.duplicates.message()]), err)

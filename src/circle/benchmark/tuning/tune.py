@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from circle.baselines.budget import fit_budget
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.costs import fit_budget
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark import campaign, selection
 from circle.benchmark.features import FeatureStore
 from circle.benchmark.tuning.search import Outcome, Sampler, Search, Trial, Watch, check_basis
