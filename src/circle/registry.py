@@ -126,3 +126,20 @@ def load_plugin(path: Path) -> None:
         raise CircleError(
             f"{path}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         ) from error
+
+
+def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` (PEP 562) of a package whose public names are imported when first used.
+
+    PyTorch, scikit-learn and matplotlib take seconds to import: `import circle`, `circle --help` and the Tab key do
+    not wait for them. ``homes`` has the module of each name.
+    """
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes})

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from circle.baselines.efc_plus_plus import EFCPlusPlus, EFCPlusPlusConfig, drift_weights, feature_matrix
 from circle.baselines.optimisers import Optimiser, Training
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from circle.baselines.fetril import FeTrIL, pseudo_features
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.data.datasets import ImageSet
 from circle.data.views import ImageView
 from circle.method import Step, Task

@@ -17,7 +17,7 @@ from torch import Tensor
 from circle.baselines.distillation import distillation
 from circle.baselines.lwf import LwF, LwFConfig
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

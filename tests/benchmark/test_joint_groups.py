@@ -17,11 +17,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from circle.benchmark.campaign import cache_features
 from circle.benchmark.distributed_groups import GroupCircle
-from circle.benchmark.features import FeatureStore
+from circle.benchmark.features import FeatureStore, cache_features
+from circle.benchmark.results import same_state
 from circle.benchmark.runner import Stream
-from circle.benchmark.state import same_state
 from circle.data.datasets import Selection, load_dataset
 from circle.distributed.team import Team
 from circle.errors import CircleError
@@ -105,7 +104,7 @@ def test_scores_state_and_counts_are_those_of_one_process(
     assert [len(each.classifier.groups_) for each in shared] == [groups // 2, groups - groups // 2]
     if cached:
         for each in (whole, *shared):
-            cache_features(each, digits, FeatureStore(tmp_path), lambda what, done, total: None)
+            cache_features(each, digits.dataset, FeatureStore(tmp_path), lambda what, done, total: None)
     tests, _ = digits.view(digits.dataset.test, 0, 4)
 
     def run(method: CircleMethod) -> tuple[Tensor, dict[str, Any], Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from circle.benchmark import results
 from circle.benchmark.results import Row, Run
-from circle.cli.bench_runs import summaries
+from circle.cli.bench_shared import summaries
 from circle.errors import CircleError
 
 INFO = {"class_order": list("abcd"), "test_images": [10, 10, 20, 20], "label": "X", "tasks": ["2", "4"], "seed": 0}

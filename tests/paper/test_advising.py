@@ -19,15 +19,15 @@ from circle.learner import CircleClassifier
 from circle.paper import advise as advising
 from circle.paper.advise import (
     HELD_BACK,
+    AdviceRequest,
     DatasetImages,
     LabelledImages,
-    Request,
     Tile,
     assign_roles,
     check_memory,
     memory_needed,
+    recommend_allocation,
     squared_error,
-    study,
 )
 from circle.registry import entry, list_heads
 
@@ -69,7 +69,7 @@ def one_thread(usual_threads: None) -> None:
     torch.set_num_threads(1)
 
 
-def split(dataset: Dataset, request: Request) -> tuple[np.ndarray, np.ndarray]:
+def split(dataset: Dataset, request: AdviceRequest) -> tuple[np.ndarray, np.ndarray]:
     """Positions that are learned and that are held back."""
     roles = assign_roles(DatasetImages(dataset), request.validation, request.limit, request.split_seed)
     held = np.zeros(len(dataset.train), dtype=bool)
@@ -84,9 +84,9 @@ def test_the_measured_ensemble_is_the_classifier(
     dataset: Dataset, classifier: CircleClassifier, size: int, quantise: bool
 ) -> None:
     """With one partition: error and accuracy of k groups of m are those of CircleClassifier(groups=k, members=m)."""
-    request = Request(4, 4, partitions=1)
+    request = AdviceRequest(4, 4, partitions=1)
     classifier.set_params(quantise=quantise)
-    findings = study(classifier, DatasetImages(dataset), request)
+    findings = recommend_allocation(classifier, DatasetImages(dataset), request)
     row = next(each for each in findings.advice.allocations if each.members == size)
     learned, held = split(dataset, request)
     assert (findings.learned, findings.validated, findings.classes) == (len(learned), len(held), 4)
@@ -103,7 +103,7 @@ def test_the_measured_ensemble_is_the_classifier(
 
 def test_more_members_than_the_budget(dataset: Dataset, classifier: CircleClassifier) -> None:
     """The decomposition and the ensembles now differ in the members they average over, and still agree."""
-    advice = study(classifier, DatasetImages(dataset), Request(4, 12, partitions=4)).advice
+    advice = recommend_allocation(classifier, DatasetImages(dataset), AdviceRequest(4, 12, partitions=4)).advice
     assert [each.origin for each in advice.allocations] == ["measured"] * 3
     assert [each.members for each in advice.measurements] == [1, 2, 3, 4]
     for each in advice.allocations:
@@ -116,19 +116,19 @@ def test_more_members_than_the_budget(dataset: Dataset, classifier: CircleClassi
 
 def test_the_seeds_decide_everything(dataset: Dataset, classifier: CircleClassifier) -> None:
     images = DatasetImages(dataset)
-    first = study(classifier, images, Request(4, 4))
-    assert study(classifier, images, Request(4, 4)) == first
-    assert study(classifier, images, Request(4, 4, split_seed=1)) != first
+    first = recommend_allocation(classifier, images, AdviceRequest(4, 4))
+    assert recommend_allocation(classifier, images, AdviceRequest(4, 4)) == first
+    assert recommend_allocation(classifier, images, AdviceRequest(4, 4, split_seed=1)) != first
     other = CircleClassifier(**{**classifier.get_params(deep=False), "seed": 4})
-    assert study(other, images, Request(4, 4)) != first
+    assert recommend_allocation(other, images, AdviceRequest(4, 4)) != first
     assert not hasattr(classifier, "groups_"), "the classifier given is left alone"
 
 
 def test_fewer_members_than_the_budget(dataset: Dataset, classifier: CircleClassifier) -> None:
     seen = []
     images = DatasetImages(dataset)
-    request = Request(16, 4, limit=60)
-    advice = study(classifier, images, request, lambda *told: seen.append(told)).advice
+    request = AdviceRequest(16, 4, limit=60)
+    advice = recommend_allocation(classifier, images, request, lambda *told: seen.append(told)).advice
     origins = [each.origin for each in advice.allocations]
     assert origins == ["measured", "measured", "sum measured", "extrapolated", "extrapolated"]
     assert all(each.ensemble is None for each in advice.allocations)
@@ -140,11 +140,11 @@ def test_fewer_members_than_the_budget(dataset: Dataset, classifier: CircleClass
 
 
 def test_sizes() -> None:
-    assert Request(16, 16).sizes() == [1, 2, 3, 4, 6, 8, 16]
-    assert Request(16, 6).sizes() == [1, 2, 3, 4]
-    assert Request(10, 40).sizes() == [1, 2, 3, 4, 5, 6, 8, 10]
-    assert Request(7, 7).sizes() == [1, 2, 3, 7]
-    assert Request(2, 4).sizes() == [1, 2]
+    assert AdviceRequest(16, 16).sizes() == [1, 2, 3, 4, 6, 8, 16]
+    assert AdviceRequest(16, 6).sizes() == [1, 2, 3, 4]
+    assert AdviceRequest(10, 40).sizes() == [1, 2, 3, 4, 5, 6, 8, 10]
+    assert AdviceRequest(7, 7).sizes() == [1, 2, 3, 7]
+    assert AdviceRequest(2, 4).sizes() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -163,13 +163,13 @@ def test_sizes() -> None:
 )
 def test_requests_that_make_no_sense(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CircleError, match=message):
-        Request(**{"budget": 8, "available": 8, **values})
+        AdviceRequest(**{"budget": 8, "available": 8, **values})
 
 
 def test_memory_is_asked_for_before_it_is_taken(
     dataset: Dataset, classifier: CircleClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, request = SLDAConfig(), Request(16, 16)
+    head, request = SLDAConfig(), AdviceRequest(16, 16)
     needed = memory_needed(1000, 100, 5000, head, request)
     assert 16_000**2 * 8 < needed < 16_000**2 * 8 * 6
     for there, hint in [(needed, None), (needed - 1, "--members-measured 15 would fit"), (10**6, "; use a smaller")]:
@@ -182,20 +182,20 @@ def test_memory_is_asked_for_before_it_is_taken(
             check_memory(1000, 100, 5000, head, request)
         assert hint in str(error.value)
         assert "--extractor.projection linear" in str(error.value)
-        assert f"needs {needed / 1e9:.1f} GB of memory, {there / 1e9:.1f} GB are there" in str(error.value)
+        assert f"needs about {needed / 1e9:.1f} GB of memory, only {there / 1e9:.1f} GB available" in str(error.value)
     monkeypatch.setattr(advising, "_learn", lambda *_: pytest.fail("work was begun"))
-    with pytest.raises(CircleError, match="GB are there"):
-        study(classifier, DatasetImages(dataset), request)
+    with pytest.raises(CircleError, match="GB available"):
+        recommend_allocation(classifier, DatasetImages(dataset), request)
 
 
 @pytest.mark.parametrize("fit", [4, 9, 15])
 def test_the_number_of_members_that_fits_is_the_largest(fit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     head = SLDAConfig()
-    there = memory_needed(1000, 100, 5000, head, Request(16, fit))
+    there = memory_needed(1000, 100, 5000, head, AdviceRequest(16, fit))
     for module in ("circle.machine", "circle.paper.advise"):
         monkeypatch.setattr(f"{module}.available_memory", lambda: there)
     with pytest.raises(CircleError, match=f"--members-measured {fit} would fit"):
-        check_memory(1000, 100, 5000, head, Request(16, 16))
+        check_memory(1000, 100, 5000, head, AdviceRequest(16, 16))
 
 
 class Unlucky(LabelledImages):
@@ -216,7 +216,7 @@ class Unlucky(LabelledImages):
 @pytest.mark.parametrize(("held_back", "message"), [(True, "of class 'b' none to learn"), (False, "too few")])
 def test_images_that_cannot_be_read(classifier: CircleClassifier, held_back: bool, message: str) -> None:
     with pytest.raises(CircleError, match=f"unlucky: {message}"):
-        study(classifier, Unlucky(held_back), Request(4, 4))
+        recommend_allocation(classifier, Unlucky(held_back), AdviceRequest(4, 4))
 
 
 @pytest.mark.parametrize("name", list_heads())
@@ -227,10 +227,10 @@ def test_every_head_is_judged_or_refused(dataset: Dataset, classifier: CircleCla
     classifier.set_params(head=config)
     if "unit_sums" in config.parts:
         with pytest.raises(CircleError, match=f"head '{name}' cannot be judged"):
-            study(classifier, DatasetImages(dataset), Request(4, 4))
+            recommend_allocation(classifier, DatasetImages(dataset), AdviceRequest(4, 4))
         return
-    findings = study(classifier, DatasetImages(dataset), Request(4, 4, partitions=1))
-    learned, held = split(dataset, Request(4, 4))
+    findings = recommend_allocation(classifier, DatasetImages(dataset), AdviceRequest(4, 4, partitions=1))
+    learned, held = split(dataset, AdviceRequest(4, 4))
     model = CircleClassifier(**{**classifier.get_params(deep=False), "groups": 2, "members": 2})
     model.fit(dataset.train.images(learned), dataset.train.labels[learned])
     right = model.score(dataset.train.images(held), dataset.train.labels[held])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from circle.paper import published
-from circle.paper.published import PublishedValue
+from circle.paper import published_results as published
+from circle.paper.published_results import PublishedValue
 
 TABLE = Path(__file__).parents[3] / "shared" / "paper" / "results.yaml"
 DATASETS = ("cifar100", "tinyimagenet", "imagenet_subset")

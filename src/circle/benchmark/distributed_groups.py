@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from circle.benchmark.distributed_method import JointCircle
-from circle.benchmark.state import put_together, taken_apart
+from circle.benchmark.results import join_tensors, split_tensors
 from circle.data.datasets import Dataset
 from circle.data.views import ImageView
 from circle.distributed.mapped import mapped_in
@@ -89,24 +89,24 @@ class GroupCircle(JointCircle):
         """The state of all groups in the first process, of their own in the others."""
         own = super().state_dict
         state = self.team.together(own)
-        plain, tensors = taken_apart(state)
+        plain, tensors = split_tensors(state)
         plains = [answer["plain"] for answer in self.team.exchange({"plain": plain})]
         if not self.team.first:
             self.team.send(tensors, 0)
             return state
         on_disk = mapped_in(self._folder)
         for rank, (first, last) in list(enumerate(self._bounds))[1:]:
-            theirs = put_together(plains[rank], self.team.receive(rank, on_disk))
+            theirs = join_tensors(plains[rank], self.team.receive(rank, on_disk))
             state |= {f"group{group}": theirs[f"group{group - first}"] for group in range(first, last)}
         return state
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Give each process the state of its groups; what the others give is not looked at."""
-        shares = [taken_apart(_share(state, *bounds)) for bounds in self._bounds] if self.team.first else []
+        shares = [split_tensors(_share(state, *bounds)) for bounds in self._bounds] if self.team.first else []
         plains = self.team.broadcast({"plains": [plain for plain, _ in shares]})["plains"]
         for rank, (_, tensors) in list(enumerate(shares))[1:]:
             self.team.send(tensors, rank)
-        mine = put_together(plains[self.team.rank], shares[0][1] if self.team.first else self.team.receive(0))
+        mine = join_tensors(plains[self.team.rank], shares[0][1] if self.team.first else self.team.receive(0))
         own = super().load_state_dict
         self.team.together(lambda: own(mine))
 

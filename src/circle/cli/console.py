@@ -141,16 +141,6 @@ def is_same_file(one: Path, other: Path) -> bool:
         return one.resolve() == other.resolve()
 
 
-def check_folder(path: Path | None) -> None:
-    """Say now that a folder for results, which is made where it is missing, cannot be one."""
-    if path is None:
-        return
-    nearest = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        what = "is a file" if nearest.is_file() else "cannot be written to"
-        raise CircleError(f"{path}: cannot be a folder for results: {nearest} {what}; expected a folder, or a new name")
-
-
 def picture_kind(plot: Path | None) -> Literal["png", "svg"]:
     """The kind of picture that a file name asks for."""
     suffix = ".png" if plot is None else plot.suffix.lower()

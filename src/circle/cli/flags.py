@@ -18,6 +18,7 @@ from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.learning import preset_of
 from circle.presets import DEFAULT
+from circle.presets.published_settings import settings_for
 from circle.registry import Kind, entry, list_extractors, list_heads, resolve
 
 
@@ -133,11 +134,11 @@ class ModelFlags:
             owner[setting] = value
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
-    def new_model(self, base: CircleClassifier | None = None) -> CircleClassifier:
-        """A model from the preset, or from ``base`` in its stead, with the given flags on top."""
+    def new_model(self, dataset: str | None = None) -> CircleClassifier:
+        """A model from the preset, which may have settings of its own for a data set, with the given flags on top."""
         given = self.given()
         preset = given.pop("preset", DEFAULT)
-        model = base or CircleClassifier.from_preset(preset)
+        model = CircleClassifier.from_settings(settings_for(preset, dataset), f"preset {preset}")
         for kind in ("extractor", "head"):
             if kind in given:
                 given[kind] = _changed(kind, resolve(kind, getattr(model, kind)), given[kind])

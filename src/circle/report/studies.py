@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circle.benchmark.results import Run
-from circle.paper import published
-from circle.paper.published import Metric, PublishedValue
+from circle.paper import published_results as published
+from circle.paper.published_results import Metric, PublishedValue
 from circle.report.drawing import STYLES, dress, new_figure, safe_text
 from circle.report.tables import (
     AVERAGE,

@@ -17,8 +17,8 @@ from circle.benchmark.metrics import StreamRecord
 from circle.benchmark.results import Run
 from circle.data.tasks import task_sizes
 from circle.errors import CircleError
-from circle.paper import published
-from circle.paper.published import PublishedValue
+from circle.paper import published_results as published
+from circle.paper.published_results import PublishedValue
 
 REQUIRED = ("method", "label", "dataset", "tasks", "seed", "class_order", "test_images", "config")
 

@@ -13,7 +13,8 @@ from typing import Any
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
 from circle.checkpoint import atomic_path
-from circle.report.html import STYLE
+from circle.report.drawing import new_figure
+from circle.report.html import whole_page
 
 PRESET, TRIALS, PAGE = "tuned.toml", "search.json", "search.html"
 
@@ -99,13 +100,8 @@ def write_page(path: Path, title: str, search: Search, chosen: Trial) -> None:
             words = "Left: accuracy of each trial and the best so far. Right: share of each setting in the differences."
             parts.append(f"<figcaption>{words}</figcaption></figure>")
         parts.append(_table(trials, chosen))
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body>{''.join(parts)}</body></html>"
-    )
     with atomic_path(path) as temporary:
-        temporary.write_text(page)
+        temporary.write_text(whole_page(title, parts), encoding="utf-8")
 
 
 def _table(trials: Sequence[Trial], chosen: Trial) -> str:
@@ -131,9 +127,7 @@ def _shown(value: Any) -> str:
 
 def _picture(trials: Sequence[Trial], importances: Mapping[str, float]) -> str:
     """An SVG, base64."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = new_figure(10, 3.6)
     course, bars = figure.subplots(1, 2)
     complete = [(trial.number, 100 * trial.value) for trial in trials if trial.value is not None]
     course.plot(*zip(*complete, strict=True) if complete else ([], []), "o", markersize=4, label="trials")

@@ -11,8 +11,8 @@ import numpy as np
 
 from circle.baselines.budget import fit_budget
 from circle.baselines.settings import TrainerConfig
-from circle.benchmark import campaign, selection
-from circle.benchmark.features import FeatureStore
+from circle.benchmark import jobs, selection
+from circle.benchmark.features import FeatureStore, features_of
 from circle.benchmark.runner import Stream
 from circle.benchmark.tuning.search import Outcome, Sampler, Search, Trial, Watch, check_basis
 from circle.benchmark.tuning.spaces import ENSEMBLE, SIZES, Stage, member_space, rival_changes, rival_stages
@@ -88,7 +88,7 @@ def circle_trial(
     classifier = classifier.prepare(held.dataset.image)
     config = resolve("head", classifier.head)
     assert isinstance(config, HeadConfig)
-    features, _ = campaign.features_of(classifier, held.dataset.train, store, lambda done, total: None)
+    features, _ = features_of(classifier, held.dataset.train, store, lambda done, total: None)
     labels = held.dataset.train.labels
     candidates = selection.candidate_settings(config)
     ends = points(tasks, len(stream.order), POINTS)
@@ -123,7 +123,7 @@ def changed_classifier(base: CircleClassifier, changes: dict[str, Any]) -> Circl
 
 def parameters_of(classifier: CircleClassifier, dataset: Dataset) -> int:
     """Learnable and fixed numbers of a classifier after all classes, without learning any."""
-    member = campaign.member_of(classifier, dataset)
+    member = jobs.member_of(classifier, dataset)
     own = member.parameter_count()
     count = classifier.groups * classifier.members
     return count * (own.fixed + own.learnable + member.size * len(dataset.classes))
@@ -208,7 +208,7 @@ class Tuning:
             "share": self.held.share,
             "class_order_seed": request.class_order_seed,
             "seed": request.seed,
-            "parameters": request.parameters if request.method == campaign.CIRCLE else None,
+            "parameters": request.parameters if request.method == jobs.CIRCLE else None,
             "budget": request.budget,
             "base": base,
             "space": {stage.name: stage.to_dict() for stage in stages},
@@ -251,7 +251,7 @@ class CircleTuning(Tuning):
 
     def evaluate(self, settings: dict[str, Any], watch: Watch) -> Outcome:
         classifier = self.classifier(settings)
-        campaign.estimate(classifier, self.stream, None).check()
+        jobs.circle_estimate(classifier, self.stream, None).check()
         return circle_trial(classifier, self.held, self.stream, self.request.tasks, self.store, watch)
 
     def classifier(self, settings: dict[str, Any]) -> CircleClassifier:
@@ -317,8 +317,8 @@ class RivalTuning(Tuning):
         config = rival_changes(self.base, settings)
         if self.request.budget is None:
             return config
-        course = campaign.course_of(self.stream.dataset, self.request.tasks, self.request.class_order_seed)
-        return fit_budget(config, course, campaign.image_shape(self.held.dataset), self.request.budget)
+        course = jobs.course_of(self.stream.dataset, self.request.tasks, self.request.class_order_seed)
+        return fit_budget(config, course, jobs.image_shape(self.held.dataset), self.request.budget)
 
     def chosen(self, search: Search) -> Trial:
         return search.best()
