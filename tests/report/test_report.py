@@ -138,3 +138,22 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(CircleError, match="different classes or test images under the name 'cifar100'"):
         write_report([good, other], tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_folders_of_the_user_share_a_report(tmp_path: Path) -> None:
+    """Even two of one name: their classes or test images tell them apart."""
+    runs = [
+        make(tmp_path / "cats", steps(40), dataset="cats", classes=10),
+        make(tmp_path / "one", steps(30), dataset="photos", classes=10),
+        make(tmp_path / "two", steps(20), dataset="photos", classes=20),
+        make(tmp_path / "three", steps(10), dataset="photos", classes=20, seed=1),
+    ]
+    text = write_report(runs, tmp_path / "report").markdown.read_text()
+    titles = [line for line in text.splitlines() if line.startswith("## ")]
+    assert titles == [
+        "## cats",
+        "## photos (10 classes, 1,000 test images)",
+        "## photos (20 classes, 2,000 test images)",
+        "## Where the numbers come from",
+    ]
+    assert "| CIRCLE paper | 24.00 ± 7.07 (n = 2) |" in text, "seeds of one data set are one row"

@@ -38,6 +38,7 @@ from circle.report.tables import (
     check_runs,
     collect,
     cost_table,
+    data_names,
     dataset_name,
     main_table,
     retention_table,
@@ -117,16 +118,17 @@ def build_report(runs: Sequence[Run]) -> Report:
     """
     check_runs(runs)
     plain = [run for run in runs if study_of(run) is None]
-    cells, repeated = collect(plain) if plain else ([], [])
-    studies, repeated_studies = collect_studies(runs)
+    names = data_names(runs)
+    cells, repeated = collect(plain, names)
+    studies, repeated_studies = collect_studies(runs, names)
     repeated = repeated + repeated_studies
     datasets = dict.fromkeys([cell.dataset for cell in cells] + [study.dataset for study in studies])
-    names: set[str] = set()
+    files: set[str] = set()
     sections: list[Section] = []
     for dataset in datasets:
         here = [cell for cell in cells if cell.dataset == dataset]
-        sections += [_section(here, names)] if here else []
-        sections += _study_sections([study for study in studies if study.dataset == dataset], names)
+        sections += [_section(here, files)] if here else []
+        sections += _study_sections([study for study in studies if study.dataset == dataset], files)
     left_out = {id(run) for run in repeated}
     return Report(sections, stopped_table([run for run in runs if id(run) not in left_out]), list(runs), repeated)
 
