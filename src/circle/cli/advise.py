@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from circle.cli import command_line, console
+from circle.cli.bench_shared import DatasetName
 from circle.cli.flags import ModelFlags
 from circle.data.datasets import load_dataset
 from circle.data.sources import open_source
@@ -31,7 +32,7 @@ def advise(
     data: Path | None = None,
     *,
     budget: int,
-    dataset: str | None = None,
+    dataset: DatasetName = None,  # pyright: ignore[reportInvalidTypeForm]
     members_measured: int | None = None,
     validation: float = 0.2,
     limit: int | None = None,

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from circle.benchmark import experiment
 from circle.benchmark.results import read_runs
 from circle.cli import command_line, console
-from circle.cli.bench_shared import STOPPED, RivalFlags, RunBars
+from circle.cli.bench_shared import STOPPED, DatasetName, MethodName, RivalFlags, RunBars
 from circle.cli.flags import ModelFlags, given
 from circle.distributed import processes
 from circle.errors import CircleError
@@ -28,9 +28,12 @@ app.command("circle.cli.bench_tune:tune", name="tune", help="Choose a method's s
 def run(
     *,
     tasks: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
-    dataset: str | None = None,
+    dataset: DatasetName = None,  # pyright: ignore[reportInvalidTypeForm]
     data: Annotated[Path | None, Parameter(negative=())] = None,
-    method: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
+    method: Annotated[
+        list[MethodName] | None,  # pyright: ignore[reportInvalidTypeForm]
+        Parameter(consume_multiple=True, negative=(), show_choices=False),
+    ] = None,
     seeds: str = "0",
     output: Path = Path("results"),
     label: str | None = None,

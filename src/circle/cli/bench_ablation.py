@@ -16,7 +16,7 @@ from circle.benchmark.results import check_folder
 from circle.benchmark.runner import Stream
 from circle.benchmark.selection import SHARE, Choice
 from circle.cli import command_line, console
-from circle.cli.bench_shared import STOPPED, RunBars, stage_bars
+from circle.cli.bench_shared import STOPPED, DatasetName, RunBars, stage_bars
 from circle.cli.flags import ModelFlags
 from circle.errors import CircleError, counted
 from circle.paper import ablations
@@ -32,7 +32,7 @@ def ablation(
     /,
     *,
     tasks: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
-    dataset: str | None = None,
+    dataset: DatasetName = None,  # pyright: ignore[reportInvalidTypeForm]
     data: Annotated[Path | None, Parameter(negative=())] = None,
     seeds: str = "0",
     output: Path = Path("results"),

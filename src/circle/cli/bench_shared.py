@@ -10,18 +10,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from circle.benchmark.experiment import ExperimentProgress
-from circle.benchmark.jobs import Estimate, Job
+from circle.benchmark.jobs import CIRCLE, Estimate, Job
 from circle.benchmark.results import Row, Run
 from circle.cli import console
-from circle.cli.flags import part_flags
+from circle.cli.flags import named, part_flags
 from circle.machine import available_memory
 from circle.method import Step
-from circle.registry import list_methods
+from circle.registry import list_datasets, list_methods
 
 RivalFlags = Annotated[
     part_flags("method", list_methods(), named=False) | None,
     Parameter(group=Group("Settings of the rivals", sort_key=13)),
 ]
+DatasetName = Annotated[named(list_datasets()) | None, Parameter(show_choices=False)]
+MethodName = Annotated[named([CIRCLE, *list_methods()]), Parameter(show_choices=False)]
 LOG_SECONDS = 30.0  # between lines, where no bars are shown
 STOPPED = "stopped: finished {} are kept; run the same command again to resume"
 

@@ -15,11 +15,12 @@ from circle.benchmark.results import check_folder
 from circle.benchmark.tuning.spaces import Stage
 from circle.benchmark.tuning.tune import RESNET_18, TuneRequest, new_tuning
 from circle.cli import command_line, console
-from circle.cli.bench_shared import STOPPED, RivalFlags, RunBars, stage_bars
+from circle.cli.bench_shared import STOPPED, DatasetName, MethodName, RivalFlags, RunBars, stage_bars
 from circle.cli.flags import ModelFlags, given
 from circle.config import check_names
 from circle.distributed import processes
 from circle.errors import CircleError
+from circle.machine import stop_requests
 from circle.registry import list_methods
 from circle.report.tuning import write_all
 
@@ -27,9 +28,9 @@ from circle.report.tuning import write_all
 def tune(
     *,
     tasks: str,
-    dataset: str | None = None,
+    dataset: DatasetName = None,  # pyright: ignore[reportInvalidTypeForm]
     data: Annotated[Path | None, Parameter(negative=())] = None,
-    method: str = CIRCLE,
+    method: MethodName = CIRCLE,  # pyright: ignore[reportInvalidTypeForm]
     trials: int = 20,
     minutes: float | None = None,
     output: Path | None = None,
@@ -123,7 +124,7 @@ def tune(
     trying = tuning.start()
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     bars = stage_bars(err)
-    with bars, console.stop_requests() as stop:
+    with bars, stop_requests() as stop:
         bar = {stage.name: bars.add_task(f"stage {stage.name}", total=trials, note="") for stage in trying.stages}
 
         def report(stage: Stage, done: int, best: float | None) -> None:

@@ -23,10 +23,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from circle.checkpoint import atomic_path
 from circle.distributed import processes
 from circle.errors import CircleError, counted
-from circle.machine import stop_requests as stop_requests
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
@@ -163,11 +161,15 @@ def check_csv(path: Path | None) -> None:
 
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a table, its headings in the first row, whole or not at all."""
+    from circle.checkpoint import atomic_path  # PyTorch takes a while to import, and the Tab key waits for none
+
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
 
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> None:
     """Write plain data whole or not at all."""
+    from circle.checkpoint import atomic_path
+
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(facts, indent=2) + "\n")

@@ -18,6 +18,7 @@ from circle.distributed import processes
 from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import Lesson, teach
+from circle.machine import stop_requests
 
 
 def learn(
@@ -95,7 +96,7 @@ def learn(
 @contextmanager
 def _watched(err: Console) -> Iterator[tuple[list[int], Callable[[Lesson], None]]]:
     """Requests to stop, and a bar to report to."""
-    with console.stop_requests() as stop, console.progress(err) as bar:
+    with stop_requests() as stop, console.progress(err) as bar:
         task = bar.add_task("learning", total=None)
         yield stop, lambda lesson: bar.update(task, completed=lesson.looked_at, total=lesson.total)
 
