@@ -61,14 +61,15 @@ class StreamRecord:
     def _check(self) -> None:
         sizes = [len(task) for task in self.tasks]
         if not sizes or 0 in sizes:
-            raise CircleError(f"tasks of {sizes} classes: expected at least one task and one class in each")
+            found = ", ".join(map(str, sizes)) or "no"
+            raise CircleError(f"tasks of {found} classes: expected at least one task and one class in each")
         if len(set(self.class_order)) != len(self.class_order):
             raise CircleError("a class appears in two tasks: expected every class once")
         expected = (len(sizes), sum(sizes))
         if self.correct.shape != expected or self.total.shape != expected[1:]:
             raise CircleError(
-                f"correct of shape {self.correct.shape} and total of shape {self.total.shape}: "
-                f"expected {expected} and {expected[1:]} for these tasks"
+                f"correct of shape {list(self.correct.shape)} and total of shape {list(self.total.shape)}: "
+                f"expected {list(expected)} and {list(expected[1:])} for these tasks"
             )
         if (self.total == 0).any():
             raise CircleError(f"class {self.class_order[int(np.argmin(self.total))]!r} has no test images")

@@ -78,7 +78,7 @@ class Run:
         by_end = {row.classes_seen: row for row in self.rows}
         reached = [int(end) for end in ends if int(end) in by_end]
         if not reached or reached != [int(end) for end in ends[: len(reached)]]:
-            raise CircleError(f"{self.folder}: no rows for {tasks} tasks")
+            raise CircleError(f"{self.folder}: no rows for the split {tasks}")
         seen = reached[-1]
         order = self.info["class_order"][:seen]
         starts = [0, *reached[:-1]]

@@ -13,6 +13,7 @@ from typing import Any
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
 from circle.checkpoint import atomic_path
+from circle.errors import counted
 from circle.report.drawing import new_figure
 from circle.report.html import whole_page
 
@@ -26,7 +27,7 @@ def write_all(tuning: CircleTuning | RivalTuning, search: Search, chosen: Trial,
     count = sum(len(search.finished(stage)) for stage in search.stages)
     words = [
         f"{title}: {100 * (chosen.value or 0.0):.2f} % on held-back training images,",
-        f"the best of {count} trials; all are in {TRIALS}.",
+        f"the best of {counted(count, 'trial')}; all are in {TRIALS}.",
         f"Made by: {command}",
     ]
     write_preset(request.folder / PRESET, tuning.preset(chosen), words)
@@ -90,7 +91,7 @@ def write_page(path: Path, title: str, search: Search, chosen: Trial) -> None:
     )
     for stage in search.stages:
         trials = search.finished(stage)
-        parts.append(f"<h2>Stage {escape(stage.name)}: {len(trials)} trials</h2>")
+        parts.append(f"<h2>Stage {escape(stage.name)}: {counted(len(trials), 'trial')}</h2>")
         importances = search.importances(stage)
         if trials:
             picture = _picture(trials, importances)
