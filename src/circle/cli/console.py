@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,7 +107,13 @@ def check_writable(path: Path, *, force: bool) -> None:
 
     What exists and is no regular file is never replaced: a rename would put a file in the place of a device.
     """
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+    try:
+        # Trying is the one test that also knows of read-only file systems and of the superuser.
+        with tempfile.TemporaryFile(dir=path.parent):
+            writable = not path.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
         raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
     # /dev/stdout is a link, and leads to a regular file where the output is redirected to one.
     if path.exists() and (not path.is_file() or path.parent.resolve() == Path("/dev")):

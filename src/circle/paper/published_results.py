@@ -72,11 +72,6 @@ def main_result(dataset: str, tasks: int | str, method: str, metric: Metric) -> 
     return _value(_lookup("main", dataset, f"T{tasks}", method, metric))
 
 
-def main_methods(dataset: str, tasks: int | str) -> list[str]:
-    """The methods that the main comparison has for a data set and number of tasks, in the paper's order."""
-    return list(_lookup("main", dataset, f"T{tasks}") or ())
-
-
 def cost_result(dataset: str, tasks: int | str, method: str) -> PublishedCost | None:
     """A row of the time and parameter table, or None where the paper has none."""
     row = _lookup("time", dataset, f"T{tasks}", method)
