@@ -38,16 +38,12 @@ __all__ = [
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        "BiRC2DConfig": "circle.extractors",
-        "CircleClassifier": "circle.learner",
-        "CircleError": "circle.errors",
-        "NCMConfig": "circle.heads",
-        "SLDAConfig": "circle.heads",
-        "Statistics": "circle.statistics",
-        "list_datasets": "circle.registry",
-        "list_extractors": "circle.registry",
-        "list_heads": "circle.registry",
-        "list_methods": "circle.registry",
-        "list_presets": "circle.presets",
+        "circle.errors": "CircleError",
+        "circle.extractors": "BiRC2DConfig",
+        "circle.heads": "NCMConfig SLDAConfig",
+        "circle.learner": "CircleClassifier",
+        "circle.presets": "list_presets",
+        "circle.registry": "list_datasets list_extractors list_heads list_methods",
+        "circle.statistics": "Statistics",
     },
 )

@@ -18,22 +18,20 @@ from circle.registry import public_names
 
 if TYPE_CHECKING:
     from circle.benchmark.evaluation import Evaluation, evaluate
-    from circle.benchmark.experiment import ExperimentProgress, StoppedError, run
+    from circle.benchmark.experiment import StoppedError, run
     from circle.benchmark.metrics import StreamRecord
     from circle.benchmark.results import Run, read_runs
+    from circle.benchmark.runner import Progress
 
-__all__ = ["Evaluation", "ExperimentProgress", "Run", "StoppedError", "StreamRecord", "evaluate", "read_runs", "run"]
+__all__ = ["Evaluation", "Progress", "Run", "StoppedError", "StreamRecord", "evaluate", "read_runs", "run"]
 
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        "Evaluation": "circle.benchmark.evaluation",
-        "ExperimentProgress": "circle.benchmark.experiment",
-        "Run": "circle.benchmark.results",
-        "StoppedError": "circle.benchmark.experiment",
-        "StreamRecord": "circle.benchmark.metrics",
-        "evaluate": "circle.benchmark.evaluation",
-        "read_runs": "circle.benchmark.results",
-        "run": "circle.benchmark.experiment",
+        "circle.benchmark.evaluation": "Evaluation evaluate",
+        "circle.benchmark.experiment": "StoppedError run",
+        "circle.benchmark.metrics": "StreamRecord",
+        "circle.benchmark.results": "Run read_runs",
+        "circle.benchmark.runner": "Progress",
     },
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from circle.benchmark import runner
 from circle.benchmark.features import FeatureStore, cache_features
-from circle.benchmark.jobs import CIRCLE, Estimate, Job, Request, estimate, jobs
+from circle.benchmark.jobs import CIRCLE, Job, Request, estimate, jobs
 from circle.benchmark.results import Run, TensorBoardLog, check_folder
 from circle.benchmark.runner import Progress, Stream
 from circle.config import check_names
@@ -38,22 +38,6 @@ class StoppedError(KeyboardInterrupt):
     """An experiment was interrupted: finished tasks are kept, and the same call resumes from them."""
 
 
-class ExperimentProgress(Progress):
-    """What a display of an experiment is told; every method does nothing unless overridden."""
-
-    def begin(self, job: Job) -> None:
-        """A run begins that is not finished yet."""
-
-    def needs(self, job: Job, needed: Estimate) -> None:
-        """What the run will take, before it takes it."""
-
-    def end(self) -> None:
-        """The run that was begun is over, well or not."""
-
-    def finished(self, run: Run) -> None:
-        """A run as it is on record, done now or earlier."""
-
-
 def run(
     dataset: str | Dataset | None = None,
     *,
@@ -78,7 +62,7 @@ def run(
     shard: processes.Shard = "data",
     timeout_seconds: float = 1800.0,
     command: str = "",
-    progress: ExperimentProgress | None = None,
+    progress: Progress | None = None,
 ) -> list[Run]:
     """Run methods through a class-incremental stream and keep the record; a killed run resumes when called again.
 
@@ -153,7 +137,7 @@ def run(
     >>> digits.record("5").final_accuracy > 0.95, len(digits.record("5").accuracy_after_task)
     (True, 5)
     """
-    progress = progress or ExperimentProgress()
+    progress = progress or Progress()
     methods = tuple([method] if isinstance(method, str) else method)
 
     def new_classifier(seed: int) -> CircleClassifier:
@@ -264,7 +248,7 @@ def run_job(
     job: Job,
     stream: Stream,
     store: FeatureStore | None,
-    progress: ExperimentProgress,
+    progress: Progress,
     *,
     confusion: bool = False,
     tensorboard: Path | None = None,
@@ -280,14 +264,14 @@ def run_job(
         progress.finished(done)
         return done
     log = None if tensorboard is None else TensorBoardLog(tensorboard / job.folder.parent.name / job.folder.name)
-    progress.begin(job)
+    progress.begin(job.plan.label, job.plan.seed)
     try:
 
         def built() -> Method:
             shards = {} if team is None else {"image_shards" if shard == "data" else "group_shards": team.size}
             needed = estimate(job, stream, store, **shards)
             if needed is not None:
-                progress.needs(job, needed)
+                progress.needs(needed.memory, needed.disk, needed.seconds)
                 needed.check()
             return job.build() if team is None else _shared_method(job, stream, team, shard)
 

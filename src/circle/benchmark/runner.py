@@ -22,7 +22,13 @@ from circle.method import Method, Step, Steps, Task
 
 
 class Progress:
-    """What a display of a run's progress is told; every method does nothing unless overridden."""
+    """What a display of runs is told; every method does nothing unless overridden."""
+
+    def begin(self, label: str, seed: int) -> None:
+        """A run begins that is not finished yet."""
+
+    def needs(self, memory: int, disk: int, seconds: float | None) -> None:
+        """What the run will take at most, before it takes it: bytes, and seconds of learning where they were timed."""
 
     def features(self, what: str, done: int, total: int) -> None:
         """So many of the ``what`` (training or test) images have their features."""
@@ -35,6 +41,12 @@ class Progress:
 
     def row(self, row: Row, accuracy: float) -> None:
         """The method was tested: share of right answers on all classes seen."""
+
+    def end(self) -> None:
+        """The run that was begun is over, well or not."""
+
+    def finished(self, run: Run) -> None:
+        """A run as it is on record, done now or earlier."""
 
 
 class Saver:

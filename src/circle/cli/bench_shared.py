@@ -6,12 +6,12 @@ import time
 from typing import Annotated
 
 from cyclopts import Group, Parameter
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from circle.benchmark.experiment import ExperimentProgress
-from circle.benchmark.jobs import CIRCLE, Estimate, Job
+from circle.benchmark.jobs import CIRCLE
 from circle.benchmark.results import Row, Run
+from circle.benchmark.runner import Progress
 from circle.cli import console
 from circle.cli.flags import named, part_flags
 from circle.machine import available_memory
@@ -28,41 +28,41 @@ LOG_SECONDS = 30.0  # between lines, where no bars are shown
 STOPPED = "stopped: finished {} are kept; run the same command again to resume"
 
 
-def stage_bars(err: Console) -> Progress:
+def stage_bars(err: Console) -> bars.Progress:
     """Bars with a note beside them; they show on terminals only."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
+    return bars.Progress(
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[note]}", markup=False),
         console=err,
         disable=not err.is_terminal,
     )
 
 
-class RunBars(ExperimentProgress):
+class RunBars(Progress):
     """Bars on a terminal, a line now and then in a log; and what came of every run."""
 
     def __init__(self, out: Console, err: Console) -> None:
         self.out, self.err = out, err
         self.bars = stage_bars(err)
 
-    def begin(self, job: Job) -> None:
-        self.label, self.spoken = job.plan.label, time.monotonic()
+    def begin(self, label: str, seed: int) -> None:
+        self.label, self.seed, self.spoken = label, seed, time.monotonic()
         self.bars = stage_bars(self.err)
         self.bars.start()
-        self.whole = self.bars.add_task(f"{job.plan.label}, seed {job.plan.seed}", total=None, note="")
+        self.whole = self.bars.add_task(f"{label}, seed {seed}", total=None, note="")
         self.part = self.bars.add_task("", total=None, visible=False, note="")
 
-    def needs(self, job: Job, needed: Estimate) -> None:
+    def needs(self, memory: int, disk: int, seconds: float | None) -> None:
         available = available_memory()
-        memory = console.size(needed.memory) + ("" if available is None else f" of {console.size(available)}")
-        rest = f"{console.size(needed.disk)} of disk for features"
-        if needed.seconds is not None:
-            rest = f"about {console.duration(needed.seconds)} of learning"
-        text = f"{job.plan.label}, seed {job.plan.seed}: about {memory} of memory, {rest}"
+        room = "" if available is None else f" of {console.size(available)}"
+        rest = f"{console.size(disk)} of disk for features"
+        if seconds is not None:
+            rest = f"about {console.duration(seconds)} of learning"
+        text = f"{self.label}, seed {self.seed}: about {console.size(memory)}{room} of memory, {rest}"
         self.err.print(text, soft_wrap=True)
 
     def features(self, what: str, done: int, total: int) -> None:

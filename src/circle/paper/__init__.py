@@ -30,13 +30,8 @@ __all__ = [
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        "Advice": "circle.paper.advise",
-        "AdviceRequest": "circle.paper.advise",
-        "PublishedValue": "circle.paper.published_results",
-        "StudyRequest": "circle.paper.ablations",
-        "main_result": "circle.paper.published_results",
-        "make_study": "circle.paper.ablations",
-        "recommend_allocation": "circle.paper.advise",
-        "run_study": "circle.paper.ablations",
+        "circle.paper.ablations": "StudyRequest make_study run_study",
+        "circle.paper.advise": "Advice AdviceRequest recommend_allocation",
+        "circle.paper.published_results": "PublishedValue main_result",
     },
 )

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from circle.benchmark import jobs, results, selection
-from circle.benchmark.experiment import ExperimentProgress, run_job
+from circle.benchmark.experiment import run_job
 from circle.benchmark.features import FeatureStore, check_disk, features_of
 from circle.benchmark.jobs import CIRCLE, Estimate, Job
 from circle.benchmark.results import Run
-from circle.benchmark.runner import Plan, Stream
+from circle.benchmark.runner import Plan, Progress, Stream
 from circle.benchmark.selection import Choice
 from circle.config import Config, check_names
 from circle.data.tasks import task_sizes
@@ -278,7 +278,7 @@ class StudyRequest:
         return self.study.folder(self.output, stream.dataset.name, self.tasks, variant)
 
 
-class StudyProgress(ExperimentProgress):
+class StudyProgress(Progress):
     """What a display of a study is told, besides what its runs tell; does nothing unless overridden."""
 
     def study(self, study: Study, needed: Estimate) -> None:

@@ -19,10 +19,8 @@ __all__ = ["ReportFiles", "confusion_figure", "plot_streams", "save", "write_rep
 __getattr__, __dir__ = public_names(
     __name__,
     {
-        "ReportFiles": "circle.report.report",
-        "confusion_figure": "circle.report.figures",
-        "plot_streams": "circle.report.figures",
-        "save": "circle.report.drawing",
-        "write_report": "circle.report.report",
+        "circle.report.drawing": "save",
+        "circle.report.figures": "confusion_figure plot_streams",
+        "circle.report.report": "ReportFiles write_report",
     },
 )
