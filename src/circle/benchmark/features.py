@@ -33,6 +33,11 @@ class FeatureStore:
 
     The name of a file is a digest of all that its content depends on: extractor config, image shape, seed, grid rules
     and the data's fingerprint. Files appear when they are complete; a damaged one is made anew.
+
+    Parameters
+    ----------
+    folder
+        Where the files are; made where it is missing. It may be deleted at any time between runs.
     """
 
     def __init__(self, folder: Path) -> None:

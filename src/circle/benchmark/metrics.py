@@ -34,11 +34,17 @@ DEFINITIONS: dict[str, str] = {
 class StreamRecord:
     """The counts of one run and every metric that follows from them.
 
-    correct: integers [T, C], right answers on class c (position in class order) after task t; 0 where c is
-        yet to come.
-    total: integers [C], test images of each class.
-    tasks: the classes of each task, in class order (what ``split_tasks`` returns); tasks may differ in size.
+    Parameters
+    ----------
+    correct
+        Integers [T, C], right answers on class c (position in class order) after task t; 0 where c is yet to come.
+    total
+        Integers [C], test images of each class.
+    tasks
+        The classes of each task, in class order (what ``split_tasks`` returns); tasks may differ in size.
 
+    Examples
+    --------
     >>> correct, total = np.array([[8, 10, 0], [7, 8, 5]]), np.array([10, 10, 20])
     >>> record = StreamRecord(correct, total, [["cat", "dog"], ["owl"]])
     >>> record.accuracy_after_task

@@ -49,13 +49,25 @@ class Row:
 class Run:
     """One method with one seed on one data set, evaluated wherever one of its task splits ends a task.
 
-    ``info`` holds, as plain data: ``method`` (its registered name), ``label`` (how reports call it), ``preset``,
-    ``dataset``, ``tasks`` (list of specifications such as "20"), ``seed``, ``class_order_seed``, ``class_order``
-    (class names), ``test_images`` (per class, in class order), ``config`` (resolved), ``command``, ``started``,
-    ``versions``, ``commit``, ``machine``; for a run of a study ``study`` (its name, variant, budget, the settings
-    selected and their accuracy on held-back training images); and once it ended ``finished``,
-    ``peak_memory_bytes``, ``parameters`` (learnable, fixed, generated) and, where it was stopped before its end,
-    ``stopped`` with the reason.
+    Attributes
+    ----------
+    folder
+        Where the record is.
+    info
+        Plain data: ``method`` (its registered name), ``label`` (how reports call it), ``preset``, ``dataset``,
+        ``tasks`` (list of specifications such as "20"), ``seed``, ``class_order_seed``, ``class_order`` (class
+        names), ``test_images`` (per class, in class order), ``config`` (resolved), ``command``, ``started``,
+        ``versions``, ``commit``, ``machine``; for a run of a study ``study`` (its name, variant, budget, the settings
+        selected and their accuracy on held-back training images); and once it ended ``finished``,
+        ``peak_memory_bytes``, ``parameters`` (learnable, fixed, generated) and, where it was stopped before its end,
+        ``stopped`` with the reason.
+    rows
+        The evaluations so far.
+
+    Examples
+    --------
+    ``run.record("20").final_accuracy`` is the accuracy after the last of 20 tasks, ``run.seconds("20")[-1]`` what
+    learning and evaluating took until then.
     """
 
     folder: Path

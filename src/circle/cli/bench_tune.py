@@ -13,7 +13,7 @@ from circle.benchmark.experiment import StoppedError, feature_store, open_datase
 from circle.benchmark.jobs import CIRCLE, Request, rival_config
 from circle.benchmark.results import check_folder
 from circle.benchmark.tuning.spaces import Stage
-from circle.benchmark.tuning.tune import RESNET_18, TuneRequest, new_tuning
+from circle.benchmark.tuning.tune import RESNET_18_PARAMETERS, TuneRequest, new_tuning
 from circle.cli import command_line, console
 from circle.cli.bench_shared import STOPPED, DatasetName, MethodName, RivalFlags, RunBars, stage_bars
 from circle.cli.flags import ModelFlags, given
@@ -38,7 +38,7 @@ def tune(
     sampler: Literal["tpe", "random"] = "tpe",
     search: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())] = (),
     share: float = 0.2,
-    parameters: int = RESNET_18,
+    parameters: int = RESNET_18_PARAMETERS,
     tolerance: float = 0.05,
     budget: float | None = None,
     images_per_class: int | None = None,

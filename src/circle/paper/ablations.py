@@ -263,7 +263,25 @@ def _ordered(variants: dict[str, Variant], order: Sequence[str]) -> tuple[Varian
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What one call of ``circle bench ablation`` asks for."""
+    """What one call of ``circle bench ablation`` asks for.
+
+    Parameters
+    ----------
+    study
+        The variants and their size (:func:`make_study`).
+    tasks
+        Splits, such as ``"20"``; all are done in one pass.
+    replicates
+        Replicate r has the model seed r k m, so that no two of them share an extractor.
+    share
+        Share of the training images of every class that is held back to choose the head's settings.
+    preset, command
+        For the record.
+    class_order_seed
+        Seed of the class order; it never touches the model.
+    output
+        Folder for the records.
+    """
 
     study: Study
     tasks: tuple[str, ...]

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from circle.benchmark.results import Run
+from circle.errors import counted
 from circle.report.markdown import provenance
 from circle.report.tables import FINAL, Entry, Table, TableRow
 
@@ -96,7 +97,7 @@ def _lead(report: Report) -> str:
     when = f", started {moments[0]}" + (f" to {moments[-1]}" if moments[-1] != moments[0] else "") if moments else ""
     count = len(report.runs)
     datasets = dict.fromkeys(section.dataset for section in report.sections)
-    return f"{count} {'run' if count == 1 else 'runs'} on {', '.join(datasets)}{when}."
+    return f"{counted(count, 'run')} on {', '.join(datasets)}{when}."
 
 
 def _section(section: Section, number: int, images: Mapping[str, bytes]) -> str:

@@ -136,7 +136,11 @@ def study_table(study: StudyCells) -> Table:
     return Table(
         title=f"{study.title} (%)",
         headings=(
-            *("variant", AVERAGE, FINAL, "chosen settings", "accuracy on held-back training images"),
+            "variant",
+            AVERAGE,
+            FINAL,
+            "chosen settings",
+            "accuracy on held-back training images",
             "learning (s)",
         ),
         rows=tuple(rows),

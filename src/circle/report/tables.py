@@ -305,8 +305,15 @@ METRICS: tuple[tuple[published.Metric, Callable[[StreamRecord], float]], ...] = 
 )
 
 COST_HEADINGS = (
-    *("tasks", "method", "learning (s)", "evaluation (s)", "peak memory (MB)"),
-    *("learnable", "fixed", "learnable + fixed", "generated"),
+    "tasks",
+    "method",
+    "learning (s)",
+    "evaluation (s)",
+    "peak memory (MB)",
+    "learnable",
+    "fixed",
+    "learnable + fixed",
+    "generated",
 )
 
 

@@ -26,7 +26,7 @@ from circle.learner import CircleClassifier
 from circle.method import Task, predict
 from circle.registry import entry, resolve
 
-POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
+MAX_TEST_POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def circle_trial(
     features, _ = features_of(classifier, held.dataset.train, store, lambda done, total: None)
     labels = held.dataset.train.labels
     candidates = selection.candidate_settings(config)
-    ends = points(tasks, len(stream.order), POINTS)
+    ends = points(tasks, len(stream.order), MAX_TEST_POINTS)
     found = np.zeros((len(ends), len(candidates)))
     start = 0
     for number, end in enumerate(ends):
@@ -166,8 +166,8 @@ def fitted_size(
     return best
 
 
-RESNET_18 = 11_168_832  # parameters that the rivals' networks have
-LOOSE = 0.5  # tolerance where no number of parameters was asked for
+RESNET_18_PARAMETERS = 11_168_832  # parameters that the rivals' networks have
+LOOSE_TOLERANCE = 0.5  # tolerance where no number of parameters was asked for
 MEMBER_STAGE, ENSEMBLE_STAGE = "member", "ensemble"
 
 
@@ -182,7 +182,9 @@ class TuneRequest:
     class_order_seed: int
     seed: int
     sampler: Sampler
-    parameters: int | None = RESNET_18  # of CIRCLE, learnable and fixed; None: half to twice those of the preset
+    parameters: int | None = (
+        RESNET_18_PARAMETERS  # of CIRCLE, learnable and fixed; None: half to twice those of the preset
+    )
     tolerance: float = 0.05
     budget: float | None = None  # seconds of learning that a rival's epochs are fitted to
     only: tuple[str, ...] = ()  # settings to search; all others stay as they are
@@ -267,10 +269,10 @@ class CircleTuning(Tuning):
         if "groups" not in settings:
             if size_setting(classifier)[0] in settings:
                 return classifier
-            tolerance = LOOSE
+            tolerance = LOOSE_TOLERANCE
             wanted = parameters_of(changed_classifier(self.base, alone), self.held.dataset)
         elif wanted is None:
-            tolerance = LOOSE
+            tolerance = LOOSE_TOLERANCE
             wanted = round(parameters_of(self.base, self.held.dataset) * settings["size_scale"])
         fitted = fitted_size(classifier, self.held.dataset, wanted, tolerance)
         if fitted is None:
