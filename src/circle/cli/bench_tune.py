@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.progress import TaskID
 
-from circle.baselines.settings import TrainerConfig
 from circle.benchmark.experiment import StoppedError, feature_store, open_dataset, run
-from circle.benchmark.jobs import CIRCLE, Request, rival_config
+from circle.benchmark.jobs import CIRCLE
 from circle.benchmark.results import check_folder
 from circle.benchmark.tuning.spaces import Stage
 from circle.benchmark.tuning.tune import RESNET_18_PARAMETERS, TuneRequest, new_tuning
 from circle.cli import command_line, console
 from circle.cli.bench_shared import STOPPED, DatasetName, MethodName, RivalFlags, RunBars, stage_bars
 from circle.cli.flags import ModelFlags, given
-from circle.config import check_names
 from circle.distributed import processes
-from circle.errors import CircleError
-from circle.machine import stop_requests
-from circle.registry import list_methods
 from circle.report.tuning import write_all
 
 
@@ -95,13 +90,10 @@ def tune(
     processes.require_one("bench tune", "several searches started one by one share the work of a folder")
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
-    check_names([method], [CIRCLE, *list_methods()], "method")
-    for name, value in (("trials", trials), ("minutes", minutes), ("budget", budget)):
-        if value is not None and value <= 0:
-            raise CircleError(f"{name} {value:g}: expected more than 0")
     check_folder(output)
     images = open_dataset(dataset, data, image_size=flags.image_size, images_per_class=images_per_class)
     store = feature_store(cache or True)
+    assert store is not None
     request = TuneRequest(
         method=method,
         tasks=tasks,
@@ -114,28 +106,26 @@ def tune(
         tolerance=tolerance,
         budget=budget,
         only=search,
+        trials=trials,
+        minutes=minutes,
     )
-    if method == CIRCLE:
-        tuning = new_tuning(request, images, classifier=flags.new_model(dataset), store=store)
-    else:
-        asked = Request((method,), (tasks,), preset=flags.preset, rival=given(rival))
-        config = rival_config(asked, method, tasks, images)
-        tuning = new_tuning(request, images, rival=config if isinstance(config, TrainerConfig) else None)
-    trying = tuning.start()
-    deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    bars = stage_bars(err)
-    with bars, stop_requests() as stop:
-        bar = {stage.name: bars.add_task(f"stage {stage.name}", total=trials, note="") for stage in trying.stages}
+    tuning = new_tuning(
+        request, images, lambda: flags.new_model(dataset), store, preset=flags.preset, rival=given(rival)
+    )
+    try:
+        with stage_bars(err) as bars:
+            bar: dict[str, TaskID] = {}
 
-        def report(stage: Stage, done: int, best: float | None) -> None:
-            shown = "" if best is None else f"best {100 * best:.2f} %"
-            bars.update(bar[stage.name], completed=min(done, trials), note=shown)
-            if bars.disable:
-                err.print(f"stage {stage.name}: {done} of {trials} trials, {shown}", soft_wrap=True)
+            def report(stage: Stage, done: int, best: float | None) -> None:
+                if stage.name not in bar:
+                    bar[stage.name] = bars.add_task(f"stage {stage.name}", total=trials, note="")
+                shown = "" if best is None else f"best {100 * best:.2f} %"
+                bars.update(bar[stage.name], completed=min(done, trials), note=shown)
+                if bars.disable:
+                    err.print(f"stage {stage.name}: {done} of {trials} trials, {shown}", soft_wrap=True)
 
-        done = trying.run(trials, deadline=deadline, should_stop=lambda: bool(stop), report=report)
-        stopped = bool(stop)
-    if stopped:
+            trying, done = tuning.run(report)
+    except StoppedError:
         out.print(STOPPED.format("trials"))
         return 130
     chosen = tuning.chosen(trying)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 from circle.baselines.budget import fit_budget
 from circle.baselines.settings import TrainerConfig
 from circle.benchmark import jobs, selection
+from circle.benchmark.experiment import StoppedError
 from circle.benchmark.features import FeatureStore, features_of
 from circle.benchmark.runner import Stream
 from circle.benchmark.tuning.search import Outcome, Sampler, Search, Trial, Watch, check_basis
@@ -23,8 +26,9 @@ from circle.errors import CircleError
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
 from circle.learner import CircleClassifier
+from circle.machine import stop_requests
 from circle.method import Task, predict
-from circle.registry import entry, resolve
+from circle.registry import entry, list_methods, resolve
 
 MAX_TEST_POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
 
@@ -188,9 +192,18 @@ class TuneRequest:
     tolerance: float = 0.05
     budget: float | None = None  # seconds of learning that a rival's epochs are fitted to
     only: tuple[str, ...] = ()  # settings to search; all others stay as they are
+    trials: int = 20  # of each stage
+    minutes: float | None = None  # after which no further trial is begun
+
+    def __post_init__(self) -> None:
+        check_names([self.method], [jobs.CIRCLE, *list_methods()], "method")
+        for name in ("trials", "minutes", "budget"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise CircleError(f"{name} {value:g}: expected more than 0")
 
 
-class Tuning:
+class Tuning(ABC):
     """A search and what it needs: the data without its test images, the settings to start from, the judge."""
 
     def __init__(self, request: TuneRequest, held: Held) -> None:
@@ -198,6 +211,24 @@ class Tuning:
         self.request, self.held = request, held
         self.stream: Stream = held.stream(request.class_order_seed)
         self.basis: dict[str, Any] = {}
+
+    @abstractmethod
+    def start(self) -> Search:
+        """The search with its stages, as far as it came before."""
+
+    def run(self, report: Callable[[Stage, int, float | None], None]) -> tuple[Search, bool]:
+        """Try settings; the search, and whether all trials are done.
+
+        ``report`` is told the stage, its finished trials and the best value so far. An interruption ends with
+        :class:`StoppedError` after the trial under way; finished ones are kept.
+        """
+        search, minutes = self.start(), self.request.minutes
+        deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        with stop_requests() as stop:
+            done = search.run(self.request.trials, deadline=deadline, should_stop=lambda: bool(stop), report=report)
+            if stop:
+                raise StoppedError
+        return search, done
 
     def search(self, stages: list[Stage], evaluate: Callable[[dict[str, Any], Watch], Outcome], base: Any) -> Search:
         """The search in its folder, which must be of the same data, settings and space."""
@@ -337,15 +368,18 @@ class RivalTuning(Tuning):
 def new_tuning(
     request: TuneRequest,
     dataset: Dataset,
+    new_classifier: Callable[[], CircleClassifier],
+    store: FeatureStore,
     *,
-    classifier: CircleClassifier | None = None,
-    rival: TrainerConfig | None = None,
-    store: FeatureStore | None = None,
+    preset: str | None = None,
+    rival: Mapping[str, Any] | None = None,
 ) -> CircleTuning | RivalTuning:
-    """The search of one method; the classifier, or the rival's config, is what it starts from."""
+    """The search of one method, from CIRCLE's settings, or a rival's: the preset's with the given ones on top."""
     held = Held.of(dataset, request.share)
-    if classifier is not None and store is not None:
-        return CircleTuning(request, held, classifier, store)
-    if rival is None:
+    if request.method == jobs.CIRCLE:
+        return CircleTuning(request, held, new_classifier(), store)
+    asked = jobs.Request((request.method,), (request.tasks,), preset=preset, rival=dict(rival or {}))
+    config = jobs.rival_config(asked, request.method, request.tasks, dataset)
+    if not isinstance(config, TrainerConfig):
         raise CircleError(f"method {request.method!r} has no settings to search")
-    return RivalTuning(request, held, rival)
+    return RivalTuning(request, held, config)
