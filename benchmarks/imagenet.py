@@ -46,7 +46,7 @@ from circle import CircleClassifier, __version__, list_presets
 from circle.benchmark.runner import Stream
 from circle.data.datasets import Dataset
 from circle.data.file_images import FileImages
-from circle.learner import IMAGES_PER_TILE
+from circle.ensemble import IMAGES_PER_TILE
 from circle.method import CircleMethod, Task, predict
 from circle.statistics import Statistics
 
@@ -64,7 +64,7 @@ def run(model: CircleClassifier, stream: Stream, work: Workload) -> Clock:
         (CircleClassifier, "features", "extraction"),
         (Statistics, "update", "update"),
         (Statistics, "flush", "update"),
-        (CircleClassifier, "_materialised", "closed forms"),
+        (CircleClassifier, "for_prediction", "closed forms"),
         (CircleMethod, "scores", "scoring"),
     ]
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from circle.learner import IMAGES_PER_TILE
+from circle.ensemble import IMAGES_PER_TILE
 from circle.method import TILE as SLICE
 from circle.statistics import SAMPLES_PER_PRODUCT
 from circle.statistics.second_moment import SecondMoment

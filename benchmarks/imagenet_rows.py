@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.imagenet_costs import PARTS, Costs, Workload
 from benchmarks.limits import Machine
 from benchmarks.rows import Row
-from circle.learner import IMAGES_PER_TILE
+from circle.ensemble import IMAGES_PER_TILE
 
 IMAGES, TESTS, CLASSES, TASKS = 1_281_167, 50_000, 1_000, 500  # ImageNet-1k
 MACHINES = (1, 8, 64)

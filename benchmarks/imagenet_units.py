@@ -21,10 +21,10 @@ from circle import CircleClassifier
 from circle.data.file_images import FileImages
 from circle.data.views import ImageView
 from circle.distributed.team import Team
+from circle.ensemble import IMAGES_PER_TILE
 from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
-from circle.learner import IMAGES_PER_TILE
 from circle.method import TILE as SLICE
 from circle.method import CircleMethod, predict
 from circle.registry import resolve

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.limits import Machine
 from benchmarks.rows import Row
-from circle.ledger import DIGEST
+from circle.files import DIGEST
 
 FEW, MANY = 5_000, 30_000  # images
 LEARNING = """

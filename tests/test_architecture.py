@@ -23,10 +23,8 @@ ORDER = (
     *("compression", "export", "serve", "doctor", "cli", "__main__"),
 )
 # Modules that are one room: the learning and the predicting model, and the file that both are kept in.
-MODEL = {
-    *("learner", "predictor", "ensemble", "files"),
-    *("checkpoint", "model_file", "ledger"),
-}
+MODEL = {"learner", "predictor", "ensemble", "files"}
+MAX_TOP_LEVEL_MODULES = 12
 
 
 def room(module: str) -> str:
@@ -90,6 +88,30 @@ def test_there_is_no_cycle() -> None:
     for own, other in edges():
         graph.setdefault(own, set()).add(other)
     list(TopologicalSorter(graph).static_order())
+
+
+def test_the_entrance_is_small() -> None:
+    modules = [path.stem for path in SOURCE.glob("*.py") if path.stem not in ("__init__", "__main__")]
+    assert len(modules) <= MAX_TOP_LEVEL_MODULES, sorted(modules)
+
+
+def test_no_module_uses_the_private_names_of_another() -> None:
+    """A name with an underscore is used by its own file, or by a subclass on itself."""
+    foreign: list[str] = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+        own |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_own(node)}
+        for node in ast.walk(tree):
+            private = isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+            if private and node.attr not in own and node.attr not in ("_replace", "_exit", "_fields"):
+                foreign.append(f"{path.relative_to(SOURCE)}:{node.lineno}: {ast.unparse(node)}")
+    assert len(foreign) < 10, foreign
+
+
+def _is_own(node: ast.Attribute) -> bool:
+    owner = ast.unparse(node.value)
+    return owner in ("self", "cls", "super()")
 
 
 @pytest.mark.parametrize(

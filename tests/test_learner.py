@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,12 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.validation import check_is_fitted
 
-from circle import BiRC2DConfig, CircleClassifier, CircleError, NCMConfig
+from circle import BiRC2DConfig, CircleClassifier, CircleError, NCMConfig, Predictor
+from circle.ensemble import Group
 from circle.heads import SLDAConfig
+from circle.learner import MAX_WAITING_IMAGES
 
 Stream = tuple[np.ndarray, np.ndarray]
 
@@ -270,7 +275,8 @@ def test_rejected_batches_change_nothing(tiny: Any, stream: Stream) -> None:
         (images[:2], labels[:3], "3 labels for 2 images"),
         (images[:2], ["a", "b"], "mixed types"),
         (images[:2], [0, "b"], "mixed types"),
-        ([Image.new("RGB", (16, 16)), "text"], [0, 1], "image 1 is a str"),
+        ([Image.new("RGB", (16, 16)), 7], [0, 1], "image 1 is a int"),
+        ([Image.new("RGB", (16, 16)), "text"], [0, 1], "text: No such file"),
         (images[:2], None, "y is None"),
     ]:
         with pytest.raises(CircleError, match=words):
@@ -293,6 +299,207 @@ def test_predicting_before_learning(tiny: Any, stream: Stream, tmp_path: Path) -
         with pytest.raises(NotFittedError, match="not learned anything yet"):
             call(tiny())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_was_never_fitted(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    images, labels = stream
+    other = tiny().fit(images, labels)
+    for call in (
+        lambda m: m.predict(images),
+        lambda m: m.predict_proba(images),
+        lambda m: m.score(images, labels),
+        lambda m: m.features(images),
+        lambda m: m.probabilities([]),
+        lambda m: m.head_probabilities([]),
+        lambda m: m.head_scores([]),
+        lambda m: m.learn_features([], []),
+        lambda m: m.unlearn(images, labels),
+        lambda m: m.forget(1),
+        lambda m: m.rename(1, 2),
+        lambda m: m.merge(other),
+        lambda m: other.merge(m),
+        lambda m: m + other,
+        lambda m: other - m,
+        lambda m: m.with_head("ncm"),
+        lambda m: m.for_prediction(),
+        lambda m: m.save(tmp_path / "x"),
+        lambda m: m.save(tmp_path / "x", for_prediction=True),
+        lambda m: m.parameter_count(),
+        lambda m: m.state_dict(),
+        lambda m: m.load_state_dict(other.state_dict()),
+        lambda m: m.settings(),
+        lambda m: m.require_learned(),
+        check_is_fitted,
+    ):
+        with pytest.raises(NotFittedError):
+            call(tiny())
+    assert not list(tmp_path.iterdir())
+    model = tiny(seed=7)
+    for name in ("classes_", "samples_", "statistics_", "groups_", "image_", "ledger_", "metadata_", "n_features_in_"):
+        assert not hasattr(model, name)
+    assert repr(model).startswith("CircleClassifier(") and "seed=7" in repr(model)
+    for same_settings in (clone(model), model.copy(), copy.copy(model), copy.deepcopy(model)):
+        assert same_settings is not model
+        assert same_settings.get_params() == model.get_params()
+        same_settings.partial_fit(images[:5], labels[:5])
+        assert not hasattr(model, "classes_")
+    assert same(model.partial_fit(images[:5], labels[:5]), same_settings)
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, CircleClassifier.copy])
+def test_a_copy_does_not_teach_the_original(tiny: Any, stream: Stream, duplicate: Any) -> None:
+    images, labels = stream
+    model = tiny().partial_fit(images[:60], labels[:60])
+    model.ledger_.add(0, b"x" * 16)
+    model.metadata_["note"] = "mine"
+    expected, before = model.predict_proba(images), tiny().partial_fit(images[:60], labels[:60])
+    other = duplicate(model)
+    assert same(other, model)
+    other.partial_fit(images[60:], labels[60:]).rename(0, 9).forget(1)
+    other.ledger_.add(2, b"y" * 16)
+    other.metadata_["note"] = "its own"
+    other.set_params(head__ridge=0.5)
+    assert same(model, before)
+    assert np.array_equal(model.predict_proba(images), expected)
+    assert (len(model.ledger_), model.metadata_, model.head) == (1, {"note": "mine"}, "slda")
+    model.fit(images[:2], labels[:2])
+    assert other.samples_ > 60 - (labels[:60] == 1).sum()
+
+
+def test_a_refused_fit_keeps_what_was_learned(tiny: Any, stream: Stream) -> None:
+    model = tiny().fit(*stream)
+    before = model.copy()
+    with pytest.raises(CircleError, match="NaN"):
+        model.fit(np.full((2, 16, 16), np.nan), [0, 1])
+    assert same(model, before)
+    assert same(model.fit(stream[0][:9], stream[1][:9]), tiny().fit(stream[0][:9], stream[1][:9]))
+
+
+def test_refused_features_change_no_group(tiny: Any, stream: Stream) -> None:
+    images, labels = stream
+    model = tiny().fit(images, labels)
+    before, features = model.copy(), model.features(images[:3])
+    with pytest.raises(CircleError, match="expected torch.int8"):
+        model.learn_features([features[0], features[1].float()], labels[:3].tolist())
+    assert same(model, before)
+
+
+def test_large_batches_are_one_step(tiny: Any, make_stream: Any) -> None:
+    """More images than wait for each other: summed aside, and added to what is there or put in its place."""
+    images, labels = make_stream(2 * MAX_WAITING_IMAGES + 1)
+    reference = tiny()
+    for start in range(0, len(labels), 400):
+        reference.partial_fit(images[start : start + 400], labels[start : start + 400])
+    assert same(tiny().partial_fit(images, labels), reference)
+    half = len(labels) // 2
+    model = tiny().partial_fit(images[: half - 20], labels[: half - 20])
+    assert same(model.partial_fit(images[half - 20 :], labels[half - 20 :]), reference)
+
+
+# -- threads -------------------------------------------------------------------------------------------------
+
+
+def test_readers_see_whole_batches_while_one_thread_learns(make_stream: Any, tmp_path: Path) -> None:
+    """Eight threads predict, score, save and compare; whatever they see holds a whole number of batches everywhere."""
+    rounds, size = 200, 3
+    images, labels = make_stream(rounds * size)
+    config = BiRC2DConfig(stem_channels=(2,), patch_sizes=(4,), width=2, grid=1, moments=("mean",))
+    settings: dict[str, Any] = {"extractor": config, "head": NCMConfig(), "groups": 2}
+    model = CircleClassifier(**settings).partial_fit(images[:size], labels[:size])
+    alone = CircleClassifier(**settings).partial_fit(images, labels)
+    finished, failures = threading.Event(), []
+    probe, answers = images[:2], labels[:2]
+
+    def whole(found: CircleClassifier) -> None:
+        counts = [statistics.counts.tolist() for statistics in found.statistics_]
+        learned = sum(counts[0])
+        assert counts[0] == counts[1]
+        assert learned % size == 0
+        assert sum(counts[0]) == found.samples_
+        expected = np.unique(labels[:learned], return_counts=True)[1].tolist()
+        assert counts[0] == expected, "the batches learned first"
+        sums = [float(statistics.sums.sum()) for statistics in found.statistics_]
+        assert sums == [total[learned] for total in totals], "and not their counts alone"
+
+    def predict(_: int) -> None:
+        rows = model.predict_proba(probe)
+        assert rows.shape[0] == 2
+        assert np.allclose(rows.sum(1), 1.0)
+        model.predict(probe)
+
+    def score(_: int) -> None:
+        assert 0.0 <= model.score(probe, answers) <= 1.0
+
+    def save(number: int) -> None:
+        path = tmp_path / f"{number}.circle"
+        model.save(path)
+        whole(CircleClassifier.load(path))
+        model.save(path, for_prediction=True)
+        assert Predictor.load(path).samples_ % size == 0
+
+    def compare(_: int) -> None:
+        found = model.copy()
+        whole(found)
+        equal = [mine == theirs for mine, theirs in zip(found.statistics_, alone.statistics_, strict=True)]
+        assert equal == [found.samples_ == rounds * size] * 2
+        assert same(found, found.copy())
+
+    features = model.features(images)
+    totals = [np.concatenate([[0.0], values.double().sum(1).cumsum(0).numpy()]) for values in features]
+
+    def read(number: int) -> None:
+        work = (predict, score, save, compare)[number % 4]
+        try:
+            while not finished.is_set():
+                work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [threading.Thread(target=read, args=(number,)) for number in range(8)]
+    for reader in readers:
+        reader.start()
+    try:
+        for start in range(size, rounds * size, size):
+            model.partial_fit(images[start : start + size], labels[start : start + size])
+    finally:
+        finished.set()
+        for reader in readers:
+            reader.join()
+    assert not failures, failures[0]
+    assert same(model, alone)
+    assert np.array_equal(model.predict_proba(images), alone.predict_proba(images))
+
+
+def test_no_lock_is_held_while_features_are_computed(
+    tiny: Any, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that extracts features, to learn or to predict, lets others read and learn."""
+    images, labels = stream
+    model = tiny().fit(images[:60], labels[:60])
+    extract, begun, go_on = Group.features, threading.Event(), threading.Event()
+    waiting = threading.current_thread()
+
+    def slow(self: Group, pixels: torch.Tensor) -> torch.Tensor:
+        if threading.current_thread() is not waiting:
+            begun.set()
+            assert go_on.wait(60)
+        return extract(self, pixels)
+
+    monkeypatch.setattr(Group, "features", slow)
+    for work in (lambda: model.partial_fit(images[60:61], labels[60:61]), lambda: model.predict(images[:1])):
+        begun.clear()
+        go_on.clear()
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert begun.wait(60)
+        before = model.samples_
+        model.partial_fit(images[61:63], labels[61:63])
+        assert model.samples_ == before + 2
+        assert model.predict(images[:1]).shape == (1,)
+        assert thread.is_alive()
+        go_on.set()
+        thread.join()
+    assert model.samples_ == 65
 
 
 def test_models_with_different_settings_do_not_merge(tiny: Any, stream: Stream) -> None:

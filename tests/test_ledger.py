@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from circle.ledger import Ledger
+from circle.files import Ledger
 
 
 def ledger(**entries: list[int]) -> Ledger:

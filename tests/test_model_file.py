@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from safetensors.torch import save_file
 
-from circle import CircleClassifier, CircleError, checkpoint
+import circle
+from circle import CircleClassifier, CircleError, Predictor, files
 
 Stream = tuple[np.ndarray, np.ndarray]
 
@@ -19,7 +20,8 @@ def test_a_predicting_model_is_small_and_says_the_same(tiny: Any, stream: Stream
     model = tiny().fit(images, labels)
     model.save(tmp_path / "learning")
     model.save(tmp_path / "predicting", for_prediction=True)
-    small = CircleClassifier.load(tmp_path / "predicting")
+    small = circle.load(tmp_path / "predicting")
+    assert isinstance(small, Predictor)
     assert np.array_equal(small.predict_proba(images), model.predict_proba(images))
     assert (tmp_path / "predicting").stat().st_size < (tmp_path / "learning").stat().st_size / 4
     assert small.samples_ == len(labels)
@@ -27,20 +29,28 @@ def test_a_predicting_model_is_small_and_says_the_same(tiny: Any, stream: Stream
         with pytest.raises(CircleError, match="only predicts"):
             call()
     small.save(tmp_path / "again")
-    assert CircleClassifier.load(tmp_path / "again").classes_.tolist() == [0, 1, 2, 3]
+    assert Predictor.load(tmp_path / "again").classes_.tolist() == [0, 1, 2, 3]
 
 
 def test_the_mark_of_a_journal_travels_with_the_learning_model(tiny: Any, stream: Stream, tmp_path: Path) -> None:
     images, labels = stream
     model = tiny().partial_fit(images, labels)
-    model._journal_mark = {"identity": "abc", "sequence": 7}
+    model.metadata_["journal"] = {"identity": "abc", "sequence": 7}
     model.save(tmp_path / "a.circle")
     again = CircleClassifier.load(tmp_path / "a.circle").partial_fit(images, labels)
     again.save(tmp_path / "b.circle")
-    assert CircleClassifier.load(tmp_path / "b.circle")._journal_mark == {"identity": "abc", "sequence": 7}
+    assert CircleClassifier.load(tmp_path / "b.circle").metadata_ == {"journal": {"identity": "abc", "sequence": 7}}
     again.save(tmp_path / "c.circle", for_prediction=True)
-    assert CircleClassifier.load(tmp_path / "c.circle")._journal_mark is None
-    assert again.fit(images, labels)._journal_mark is None
+    assert "journal" not in files.read_header(tmp_path / "c.circle")
+    assert not again.fit(images, labels).metadata_
+
+
+def test_metadata_cannot_pass_for_the_models_own(tiny: Any, stream: Stream, tmp_path: Path) -> None:
+    model = tiny().partial_fit(*stream)
+    model.metadata_ = {"note": "mine", "settings": {}}
+    with pytest.raises(CircleError, match="metadata 'settings': the model file has an entry of this name"):
+        model.save(tmp_path / "a.circle")
+    assert not list(tmp_path.iterdir())
 
 
 def test_saving_does_not_depend_on_history(tiny: Any, stream: Stream, tmp_path: Path) -> None:
@@ -69,10 +79,8 @@ def test_changed_random_weights_are_noticed(
 
 def forged(source: Path, target: Path, header: object) -> Path:
     """The same tensors under another header of ours."""
-    tensors, _ = checkpoint.read(source)
-    save_file(
-        tensors, target, metadata={"circle": header if isinstance(header, str) else checkpoint.header_text(header)}
-    )
+    tensors, _ = files.read(source)
+    save_file(tensors, target, metadata={"circle": header if isinstance(header, str) else files.header_text(header)})
     return target
 
 
@@ -99,7 +107,7 @@ def test_headers_that_no_model_has(tiny: Any, stream: Stream, tmp_path: Path) ->
     """The tensors have checksums; a damaged header must not end in an error of Python's own."""
     model = tmp_path / "model"
     tiny().fit(*stream).save(model)
-    header = checkpoint.read_header(model)
+    header = files.read_header(model)
     for whole in ("no JSON", "[]", "{}", "null", {**header, "format": "x"}, {**header, "checksums": None}):
         with pytest.raises(CircleError, match="forged: damaged model file .unreadable header."):
             CircleClassifier.load(forged(model, tmp_path / "forged", whole))

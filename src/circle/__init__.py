@@ -10,8 +10,10 @@ from circle.registry import public_names
 if TYPE_CHECKING:
     from circle.errors import CircleError
     from circle.extractors import BiRC2DConfig
+    from circle.files import load
     from circle.heads import NCMConfig, SLDAConfig
     from circle.learner import CircleClassifier
+    from circle.predictor import Predictor
     from circle.presets import list_presets
     from circle.registry import list_datasets, list_extractors, list_heads, list_methods
     from circle.statistics import Statistics
@@ -26,6 +28,7 @@ __all__ = [
     "CircleClassifier",
     "CircleError",
     "NCMConfig",
+    "Predictor",
     "SLDAConfig",
     "Statistics",
     "list_datasets",
@@ -33,6 +36,7 @@ __all__ = [
     "list_heads",
     "list_methods",
     "list_presets",
+    "load",
 ]
 
 __getattr__, __dir__ = public_names(
@@ -41,7 +45,9 @@ __getattr__, __dir__ = public_names(
         "circle.errors": "CircleError",
         "circle.extractors": "BiRC2DConfig",
         "circle.heads": "NCMConfig SLDAConfig",
+        "circle.files": "load",
         "circle.learner": "CircleClassifier",
+        "circle.predictor": "Predictor",
         "circle.presets": "list_presets",
         "circle.registry": "list_datasets list_extractors list_heads list_methods",
         "circle.statistics": "Statistics",

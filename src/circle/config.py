@@ -21,8 +21,29 @@ def option(default: Any, description: str) -> Any:
 class Config:
     """Base of all settings. Immutable, comparable, convertible to plain data and back.
 
-    Subclasses set ``name``, under which the registry knows what they configure, declare their fields with
-    :func:`option` and check values in ``check``.
+    Subclasses are frozen dataclasses that set ``name``, under which the registry knows what they configure, declare
+    their fields with :func:`option` and check values in :meth:`check`. Each field becomes a parameter in Python, a
+    line in a preset and a flag.
+
+    Attributes
+    ----------
+    name : str
+        What presets, files and flags call the part.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class BlurConfig(Config):
+    ...     name: ClassVar[str] = "blur"
+    ...     radius: float = option(1.0, "of the blur, in pixels")
+    ...
+    ...     def check(self):
+    ...         self.require(self.radius > 0, "radius", "a positive number")
+    >>> BlurConfig().replace(radius=2).to_dict()
+    {'name': 'blur', 'radius': 2.0}
+    >>> BlurConfig.from_dict({"radius": -1})
+    Traceback (most recent call last):
+    circle.errors.CircleError: blur.radius = -1.0: expected a positive number
     """
 
     name: ClassVar[str] = ""
@@ -51,6 +72,7 @@ class Config:
 
     @classmethod
     def field_names(cls) -> list[str]:
+        """The names of all settings, in the order of their declaration."""
         return [field.name for field in dataclasses.fields(cls)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,12 +83,14 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The config with these values and defaults for the others; ``name`` may be among them and is not read."""
         given = {key: value for key, value in values.items() if key != "name"}
         check_names(given, cls.field_names(), f"{cls.name} setting")
         return cls(**given)
 
     # scikit-learn asks these two of a nested parameter: `extractor__width=60` then works in GridSearchCV.
     def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All settings by name, as scikit-learn's ``get_params`` gives them."""
         return {field: getattr(self, field) for field in self.field_names()}
 
     def __sklearn_clone__(self) -> Self:
@@ -88,7 +112,7 @@ def setting_differences(
 ) -> list[tuple[str, str, str]]:
     """(name, value in one, value in other) of the settings in ``one`` that differ, as a user gives them.
 
-    Of parts that are not the same one, such as two extractors, the names alone are told.
+    Where two parts differ in kind, such as two extractors, only their names are given.
 
     >>> setting_differences({"seed": 0, "head": {"name": "slda", "sizes": (2, 4)}},
     ...                     {"seed": 1, "head": {"name": "slda", "sizes": [2]}})
@@ -106,7 +130,7 @@ def setting_differences(
 
 
 def shown(value: Any) -> str:
-    """A value as a user writes it: the items of a tuple with blanks between."""
+    """A value as a user writes it: the items of a tuple with spaces between them."""
     return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from circle.config import Config
+from circle.data.batches import ImageBatch
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape, ParameterCount, build_extractor, calibrate, extract
 from circle.extractors.calibration import pink_noise
 
 CALIBRATION_IMAGES = 128
 LEVELS_PER_DEVIATION = 8.0
+IMAGES_PER_TILE = 256  # in the working set while learning or predicting, however many are given
 
 # Extractors are frozen and determined by their key, so all models of a process share them.
 _cached_extractor = lru_cache(maxsize=128)(build_extractor)
@@ -49,11 +51,24 @@ Kept = Sequence[Sequence[KeptMember]]
 
 @dataclass(frozen=True)
 class Group:
-    """m extractors with consecutive seeds, concatenated: Phi_G(x) = phi_s(x) || phi_{s+1}(x) || ..."""
+    """m extractors with consecutive seeds, concatenated: Phi_G(x) = phi_s(x) || phi_{s+1}(x) || ...
+
+    Parameters
+    ----------
+    members : tuple of Extractor
+        The extractors, frozen; models of one process share them.
+    grid : Grid
+        Origin and unit of each feature.
+    quantise : bool
+        True: features are integers on the grid. False: float32 positions, for comparison.
+    kept : tuple of KeptMember or None
+        What a compressed model has left of the group; None: all of it.
+    """
 
     members: tuple[Extractor, ...]
     grid: Grid
     quantise: bool
+    kept: tuple[KeptMember, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -75,6 +90,19 @@ class Group:
 
     def parameter_count(self) -> ParameterCount:
         return sum((member.parameter_count() for member in self.members), ParameterCount())
+
+
+def feature_tiles(groups: Sequence[Group], batch: ImageBatch) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Features of images, a working set at a time: its place in the batch, and a tensor [B, size] for each group."""
+    device = groups[0].grid.scale.device
+    for start in range(0, len(batch), IMAGES_PER_TILE):
+        images = batch.tile(start, start + IMAGES_PER_TILE).to(device)
+        yield slice(start, start + len(images)), [group.features(images) for group in groups]
+
+
+def all_features(groups: Sequence[Group], batch: ImageBatch) -> list[Tensor]:
+    """Features of all images of a batch, one tensor [N, size] for each group."""
+    return [torch.cat(parts) for parts in zip(*(tile for _, tile in feature_tiles(groups, batch)), strict=True)]
 
 
 def build_groups(
@@ -132,4 +160,5 @@ def _kept_group(
     extractors = tuple(_cached_extractor(config, shape, member.seed).keep(member.parts) for member in kept)
     if torch.device(device).type != "cpu":
         extractors = tuple(copy.deepcopy(extractor).to(device) for extractor in extractors)
-    return Group(extractors, Grid(grid.scale.to(device), grid.offset.to(device), extractors[0].bits), quantise)
+    grid = Grid(grid.scale.to(device), grid.offset.to(device), extractors[0].bits)
+    return Group(extractors, grid, quantise, tuple(kept))

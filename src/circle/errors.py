@@ -1,4 +1,4 @@
-"""The one kind of error that CIRCLE raises for what a user can mend; nothing heavy is imported for it."""
+"""The errors that CIRCLE raises for what a user can correct; nothing heavy is imported for them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ def counted(number: int, noun: str) -> str:
 
 
 class CircleError(ValueError):
-    """Bad input, said in one line: which file or value, and what was expected.
+    """Bad input, in one line: where, what was found, and what was expected.
 
     The command line prints the message and nothing else; in Python it is an ordinary ``ValueError``, which is
     what scikit-learn's tools expect of a rejected batch.
+
+    Examples
+    --------
+    >>> from circle import SLDAConfig
+    >>> try:
+    ...     SLDAConfig(ridge=-1)
+    ... except CircleError as error:
+    ...     print(error)
+    slda.ridge = -1.0: expected zero or a positive number
     """
 
 

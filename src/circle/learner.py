@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,25 +14,27 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
+from circle import files
 from circle.config import Config, setting_differences
 from circle.data.batches import ImageBatch, ImageWish
 from circle.data.decode import ImageConfig
-from circle.ensemble import Group, Kept, build_groups
+from circle.ensemble import Group, all_features, build_groups, feature_tiles
 from circle.errors import CircleError, counted
 from circle.extractors import Grid, ImageShape, ParameterCount
-from circle.heads import HeadConfig, Scores, build_head
+from circle.heads import HeadConfig, build_head
 from circle.labels import check_one_kind, label_array, plain_labels
-from circle.ledger import Ledger
 from circle.machine import usable_device
+from circle.predictor import Predictor
 from circle.presets import DEFAULT, read_preset
 from circle.registry import resolve
 from circle.statistics import Statistics, check_room
 
-IMAGES_PER_TILE = 256  # in the working set while learning or predicting, however many are given
+MAX_WAITING_IMAGES = 1024  # whose features are kept until all of a batch are computed; larger batches are summed aside
+NOT_LEARNED = "this model has not learned anything yet: call partial_fit, or run `circle learn`"
 
 
 class NotLearnedError(CircleError, NotFittedError):
-    """A prediction was asked of a model that has not learned anything yet."""
+    """Something was asked of a model that has not learned anything yet."""
 
 
 class CircleClassifier(ClassifierMixin, BaseEstimator):
@@ -73,6 +76,15 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         One per group: all that was learned.
     image_ : ImageConfig
         How images become the model's input.
+    samples_ : int
+        Number of images that the model has learned and not forgotten.
+    ledger_ : Ledger
+        Which files ``circle learn`` has taught; images given to ``partial_fit`` are not recorded.
+    metadata_ : dict
+        Small JSON that the file keeps with the learning model, such as the server's mark of its journal.
+
+    Any number of threads may predict, score, save and copy while one learns: each of them sees the model before or
+    after a call that learns, never between. No thread waits while features are computed.
 
     Examples
     --------
@@ -86,13 +98,11 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     image_: ImageConfig
     groups_: list[Group]
     statistics_: list[Statistics]
+    ledger_: files.Ledger
+    metadata_: dict[str, Any]
 
-    _cache: dict[Any, list[Scores]]  # a container, because predicting must not change the estimator itself
-    _prediction_only = False
-    _stored_classes: Sequence[Hashable] = ()
-    _stored_samples = 0
-    _kept: Kept | None = None  # what a compressed model has left of its groups
-    _journal_mark: dict[str, Any] | None = None  # which lessons of a server's journal are in here: circle.serve
+    _lock: threading.RLock  # held while anything learned changes or is read in more than one step
+    _cache: dict[Any, Predictor]  # a container, because predicting must not change the estimator itself
 
     def __init__(
         self,
@@ -156,6 +166,8 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
 
     def settings(self) -> dict[str, Any]:
         """The resolved settings that decide what a model learns from an image; plain data."""
+        if not hasattr(self, "image_"):
+            raise NotLearnedError("the image size is decided by the first batch: call partial_fit or prepare first")
         return {**self.part_settings(), "image": self.image_.to_dict()}
 
     def part_settings(self) -> dict[str, Any]:
@@ -169,7 +181,8 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
             "quantise": self.quantise,
         }
 
-    def _head_config(self) -> HeadConfig:
+    def head_config(self) -> HeadConfig:
+        """The settings of the heads."""
         config = resolve("head", self.head)
         assert isinstance(config, HeadConfig)
         return config
@@ -183,10 +196,15 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     # -- learning --------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Start anew and learn these images."""
-        for fitted in ("groups_", "statistics_", "image_", "_ledger", "_journal_mark", "n_features_in_"):
-            self.__dict__.pop(fitted, None)
-        return self.partial_fit(X, y)
+        """Start anew and learn these images; where they are refused, the model stays as it was."""
+        parameters = self.get_params(deep=False)
+        fresh = type(self)(**parameters).partial_fit(X, y)
+        learned = {name: value for name, value in vars(fresh).items() if name not in parameters}
+        if self._started:
+            del learned["_lock"]  # threads may be waiting for the old one
+        with self._lock if self._started else nullcontext():
+            vars(self).update(learned)
+        return self
 
     def partial_fit(self, X: Any, y: Any, classes: Iterable[Hashable] | None = None) -> Self:
         """Learn more images, one or a million; a batch with anything wrong in it changes nothing.
@@ -194,7 +212,6 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         ``classes`` is accepted for scikit-learn's sake: if given, labels outside it are refused. New classes may
         appear at any time without it.
         """
-        self._require_learning()
         batch, labels = self._accepted(X, y)
         if classes is not None:
             strangers = set(labels) - set(plain_labels(classes))
@@ -202,14 +219,33 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
                 raise CircleError(f"label {next(iter(strangers))!r} is not among the classes given")
         if not self._started:
             self._start(batch.config)
-        self._learn(batch, labels)
+        if len(batch) <= MAX_WAITING_IMAGES:
+            self.learn_features(all_features(self.groups_, batch), labels)
+            return self
+        learned = self._statistics_of(batch, labels)
+        with self._lock:
+            if not self.samples_ and not self.statistics_[0].orphan_degrees:
+                self.replace_statistics(learned)
+                return self
+            check_room(self.statistics_, labels)
+            for mine, more in zip(self.statistics_, learned, strict=True):
+                mine += more
         return self
+
+    def learn_features(self, features: Sequence[Tensor], labels: Sequence[Hashable]) -> None:
+        """Learn samples whose features, one tensor [B, size] per group, were computed before by ``groups_``."""
+        self._require_started()
+        with self._lock:
+            check_room(self.statistics_, labels)
+            for statistics, values in zip(self.statistics_, features, strict=True):
+                statistics.check(values, labels)
+            for statistics, values in zip(self.statistics_, features, strict=True):
+                statistics.update(values, labels)
 
     def unlearn(self, X: Any, y: Any) -> Self:
         """Take samples back out: the model becomes, bit for bit, the one that never saw them."""
-        self._require_learned()
-        self._require_learning()
-        self._subtract(*self._accepted(X, y))
+        self.require_learned()
+        self._subtract(self._statistics_of(*self._accepted(X, y)))
         return self
 
     def forget(self, label: Hashable, X: Any = None) -> Self:
@@ -220,24 +256,29 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         goes too, and the model is bit for bit the one that never saw the class. Other images are recognised as
         such and refused.
         """
-        self._require_learned()
-        self._require_learning()
+        self.require_learned()
         label = plain_labels([label])[0]
-        if label not in self.statistics_[0].classes:
-            known = ", ".join(repr(each) for each in self.statistics_[0].classes[:10])
+        classes = self.statistics_[0].classes
+        if label not in classes:
+            known = ", ".join(repr(each) for each in classes[:10])
             raise CircleError(f"class {label!r} is not in the model; it has {known}")
         if X is None:
-            for statistics in self.statistics_:
-                statistics.remove(label)
-        else:
-            batch, labels = self._accepted(X, [label] * len(X))
-            learned = int(self.statistics_[0].counts[self.statistics_[0].classes.index(label)])
-            if len(batch) != learned:
-                raise CircleError(
-                    f"class {label!r}: {counted(len(batch), 'image')} given, {learned} learned; expected all of them"
-                )
-            self._subtract(batch, labels)
-        self.ledger_.discard_class(label)
+            with self._lock:
+                for statistics in self.statistics_:
+                    statistics.remove(label)
+                self.ledger_.discard_class(label)
+            return self
+        batch = self._batch(X)
+        learned = int(self.statistics_[0].counts[classes.index(label)])
+        if len(batch) != learned:
+            raise CircleError(
+                f"class {label!r}: {counted(len(batch), 'image')} given, {learned} learned; expected all of them"
+            )
+        batch.check()
+        gone = self._statistics_of(batch, [label] * len(batch))
+        with self._lock:
+            self._subtract(gone)
+            self.ledger_.discard_class(label)
         return self
 
     def rename(self, label: Hashable, new: Hashable) -> Self:
@@ -246,41 +287,29 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         Digests of files that ``circle learn`` has taught cover the label, too: the same file under the new label
         counts as another image.
         """
-        self._require_learned()
-        self._require_learning()
+        self.require_learned()
         label, new = plain_labels([label, new])
-        for statistics in self.statistics_:
-            statistics.rename(label, new)
-        self.ledger_.rename(label, new)
+        with self._lock:
+            for statistics in self.statistics_:
+                statistics.rename(label, new)
+            self.ledger_.rename(label, new)
         return self
 
-    def features(self, X: Any) -> list[Tensor]:
-        """Features of images, one tensor [N, size] per group: what ``learn_features`` and ``probabilities`` take."""
-        batch = self._batch(X)
-        batch.check()
-        tiles = [[group.features(images) for group in self.groups_] for _, images in self._tiles(batch)]
-        return [torch.cat(parts) for parts in zip(*tiles, strict=True)]
+    def prepare(self, image: ImageConfig, grids: Sequence[Grid] | None = None) -> Self:
+        """Build the extractors for images of this shape before any has been seen; nothing is learned.
 
-    def learn_features(self, features: Sequence[Tensor], labels: Sequence[Hashable]) -> None:
-        """Learn samples whose features, one tensor [B, size] per group, were computed before by ``groups_``."""
-        check_room(self.statistics_, labels)
-        for statistics, values in zip(self.statistics_, features, strict=True):
-            statistics.update(values, labels)
-
-    def prepare(self, image: ImageConfig) -> Self:
-        """Build the extractors for images of this shape before any has been seen; nothing is learned."""
+        ``grids``, one per group, are those of a saved model; without them the extractors are calibrated.
+        """
         if not self._started:
-            self._start(image)
+            self._start(image, grids)
         return self
 
-    def _start(self, image: ImageConfig, grids: Sequence[Grid] | None = None, kept: Kept | None = None) -> None:
+    def _start(self, image: ImageConfig, grids: Sequence[Grid] | None = None) -> None:
         """Build what config and seed determine, with nothing learned."""
         if self.groups < 1 or self.members < 1:
             raise CircleError(f"groups = {self.groups}, members = {self.members}: expected at least 1 of each")
         usable_device(self.device)
-        self.image_ = image
-        self._kept = kept
-        self.groups_ = build_groups(
+        groups = build_groups(
             resolve("extractor", self.extractor),
             ImageShape(image.channels, image.height, image.width),
             groups=self.groups,
@@ -289,25 +318,28 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
             quantise=self.quantise,
             device=self.device,
             grids=grids,
-            kept=kept,
         )
-        self.statistics_ = [self._new_statistics(group) for group in self.groups_]
+        self.image_ = image
         self.n_features_in_ = image.channels * image.height * image.width
+        self.ledger_ = files.Ledger()
+        self.metadata_ = {}
+        self._lock = threading.RLock()
         self._cache = {}
+        self.statistics_ = self._empty_statistics(groups)
+        self.groups_ = groups  # last, because it says that all the rest is there
 
-    def _new_statistics(self, group: Group) -> Statistics:
-        head = self._head_config()
-        return Statistics(
-            group.size,
-            exact=self.quantise,
-            parts=head.parts,
-            device=self.device,
-        )
+    def new_statistics(self) -> list[Statistics]:
+        """Statistics of nothing, one for each group."""
+        return self._empty_statistics(self.groups_)
 
-    def _replace_statistics(self, statistics: Sequence[Statistics]) -> None:
-        """Take over all that was learned elsewhere."""
-        self.statistics_ = list(statistics)
-        self._cache.clear()  # its keys are identities, and a new object may get the one of an old object that is gone
+    def _empty_statistics(self, groups: Sequence[Group]) -> list[Statistics]:
+        parts = self.head_config().parts
+        return [Statistics(group.size, exact=self.quantise, parts=parts, device=self.device) for group in groups]
+
+    def replace_statistics(self, statistics: Sequence[Statistics]) -> None:
+        """Take over all that was learned elsewhere, one of each group."""
+        with self._lock:
+            self.statistics_[:] = statistics  # in place, for the views that `with_head` has made
 
     def _accepted(self, X: Any, y: Any) -> tuple[ImageBatch, list[Hashable]]:
         """Images and labels, all of them checked before anything changes."""
@@ -317,82 +349,79 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         batch = self._batch(X)
         if len(labels) != len(batch):
             raise CircleError(f"{len(labels)} labels for {len(batch)} images: expected one each")
-        if self._started:
-            # One class is enough, and to ask for all of them would sort a thousand for each image.
-            known = self._stored_classes[:1] if self._prediction_only else self.statistics_[0].example
-            check_one_kind([*known, *labels])
-        else:
-            check_one_kind(labels)
+        # One class is enough, and to ask for all of them would sort a thousand for each image.
+        check_one_kind([*self.statistics_[0].example, *labels] if self._started else labels)
         batch.check()
         return batch, labels
 
-    def _learn(self, batch: ImageBatch, labels: Sequence[Hashable]) -> None:
-        check_room(self.statistics_, labels)
-        for start, images in self._tiles(batch):
-            features = [group.features(images) for group in self.groups_]
-            for statistics, values in zip(self.statistics_, features, strict=True):
-                statistics.update(values, labels[start : start + len(images)])
+    def _statistics_of(self, batch: ImageBatch, labels: Sequence[Hashable]) -> list[Statistics]:
+        """Statistics of these samples alone, one of each group."""
+        result = self.new_statistics()
+        for part, features in feature_tiles(self.groups_, batch):
+            for statistics, values in zip(result, features, strict=True):
+                statistics.update(values, labels[part])
+        return result
 
-    def _subtract(self, batch: ImageBatch, labels: Sequence[Hashable]) -> None:
+    def _subtract(self, gone: Sequence[Statistics]) -> None:
         """Take samples out of all groups, or out of none where they were not learned."""
-        parts = [self._new_statistics(group) for group in self.groups_]
-        for start, images in self._tiles(batch):
-            for part, group in zip(parts, self.groups_, strict=True):
-                part.update(group.features(images), labels[start : start + len(images)])
-        self.statistics_[:] = [mine - part for mine, part in zip(self.statistics_, parts, strict=True)]
+        with self._lock:
+            self.replace_statistics([mine - part for mine, part in zip(self.statistics_, gone, strict=True)])
 
     # -- predicting ------------------------------------------------------------------------------------------
 
+    def for_prediction(self) -> Predictor:
+        """The model that predicts what this one predicts now, and no longer learns.
+
+        The heads are computed when they are first needed, and kept until the statistics change.
+        """
+        self.require_learned()
+        with self._lock:
+            self.require_learned()  # again: another thread may just have let the last class go
+            key = (self.head, *(statistics.version for statistics in self.statistics_))
+            if key not in self._cache:
+                head = build_head(self.head_config())
+                predictor = Predictor(
+                    self.groups_,
+                    [head.materialise(statistics).rounded() for statistics in self.statistics_],
+                    self.statistics_[0].classes,
+                    settings=self.settings(),
+                    samples=self.samples_,
+                    resize_arrays=self.resize_arrays,
+                )
+                self._cache.clear()
+                self._cache[key] = predictor
+            return self._cache[key]
+
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable label of each image, [N]."""
-        probabilities = self.predict_proba(X)
-        return self.classes_[probabilities.argmax(1)]
+        """The most probable label of each image, [N]; images in any form that ``predict_proba`` takes."""
+        return self.for_prediction().predict(self._batch(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities [N, C] in the order of ``classes_``."""
-        self._require_learned()
+        """Probabilities [N, C] in the order of ``classes_``.
+
+        ``X`` holds images in any form: an array [N, H, W, C], [N, H, W] or [N, D], a tensor [N, C, H, W], a list of
+        PIL images, of arrays or of paths to image files, or a single image of these kinds.
+        """
+        return self.for_prediction().predict_proba(self._batch(X))
+
+    def features(self, X: Any) -> list[Tensor]:
+        """Features of images, one tensor [N, size] per group: what ``learn_features`` and ``probabilities`` take."""
+        self._require_started()
         batch = self._batch(X)
         batch.check()
-        result = np.empty((len(batch), len(self.classes_)))
-        for start, images in self._tiles(batch):
-            features = [group.features(images) for group in self.groups_]
-            result[start : start + len(images)] = self.probabilities(features).cpu().numpy()
-        return result
+        return all_features(self.groups_, batch)
 
     def probabilities(self, features: Sequence[Tensor]) -> Tensor:
         """Probabilities [B, C] from features, one tensor [B, size] per group: the average over the heads."""
-        return self.head_probabilities(features).mean(0)
+        return self.for_prediction().probabilities(features)
 
     def head_probabilities(self, features: Sequence[Tensor]) -> Tensor:
         """Probabilities float64 [k, B, C] of each head, from features as above."""
-        temperature = self._head_config().temperature
-        return torch.stack([torch.softmax(scores / temperature, 1) for scores in self.head_scores(features)])
+        return self.for_prediction().head_probabilities(features)
 
     def head_scores(self, features: Sequence[Tensor]) -> list[Tensor]:
         """Scores float64 [B, C] of each head, before temperature and softmax, from features as above."""
-        self._require_learned()
-        return [head(z) for head, z in zip(self._materialised(), features, strict=True)]
-
-    @property
-    def classes_(self) -> np.ndarray:
-        if not self._started:
-            raise AttributeError("classes_ exists once something was learned")
-        return label_array(self._classes())
-
-    def _classes(self) -> list[Hashable]:
-        return list(self._stored_classes) if self._prediction_only else self.statistics_[0].classes
-
-    def _materialised(self) -> list[Scores]:
-        """The heads, computed when first needed and kept until the statistics change."""
-        if self._prediction_only:
-            return self._cache[None]
-        key = (self.head, *((id(statistics), statistics.version) for statistics in self.statistics_))
-        if key not in self._cache:
-            head = build_head(resolve("head", self.head))
-            scores = [head.materialise(statistics).rounded() for statistics in self.statistics_]
-            self._cache.clear()
-            self._cache[key] = scores
-        return self._cache[key]
+        return self.for_prediction().head_scores(features)
 
     # -- combining -------------------------------------------------------------------------------------------
 
@@ -400,14 +429,17 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         """Add to this model what others have learned elsewhere; the same as having learned it all here."""
         for other in others:
             self._require_same_kind(other)
-            merged = [mine + theirs for mine, theirs in zip(self.statistics_, other.statistics_, strict=True)]
-            self.statistics_[:] = merged
-            self.ledger_.update(other.ledger_)
+            with _locked(self, other):
+                self.replace_statistics(
+                    [mine + theirs for mine, theirs in zip(self.statistics_, other.statistics_, strict=True)]
+                )
+                self.ledger_.update(other.ledger_)
         return self
 
     def __add__(self, other: CircleClassifier) -> Self:
         if not isinstance(other, CircleClassifier):
             return NotImplemented
+        self.require_learned()
         return self.copy().merge(other)
 
     def __sub__(self, other: CircleClassifier) -> Self:
@@ -415,48 +447,53 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(other, CircleClassifier):
             return NotImplemented
         self._require_same_kind(other)
-        result = self.copy()
-        result.statistics_[:] = [
-            mine - theirs for mine, theirs in zip(self.statistics_, other.statistics_, strict=True)
-        ]
-        result.ledger_.subtract(other.ledger_)
+        with _locked(self, other):
+            result = self.copy()
+            result._subtract(other.statistics_)
+            result.ledger_.subtract(other.ledger_)
         return result
 
     def copy(self) -> Self:
-        """A model of its own with the same lessons."""
-        result = copy.copy(self)
-        if self._started:
-            result._ledger = self.ledger_.copy()
+        """A model of its own that has learned the same; ``copy.copy`` and ``copy.deepcopy`` give the same."""
+        if not self._started:
+            return self._view()
+        with self._lock:
+            result = self._view()
             result.statistics_ = [statistics.copy() for statistics in self.statistics_]
-        result._cache = dict(self._cache) if self._prediction_only else {}
+            result.ledger_, result.metadata_ = self.ledger_.copy(), dict(self.metadata_)
+        result._lock = threading.RLock()
         return result
 
-    def for_prediction(self) -> Self:
-        """The model that predicts the same and no longer learns, as ``save(for_prediction=True)`` writes it."""
-        self._require_learned()
-        result = copy.copy(self)
-        result._stored_classes, result._stored_samples = self._classes(), self.samples_
-        result._cache = {None: self._materialised()}
-        result._prediction_only = True
-        result.statistics_ = []
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.copy()
+
+    def _view(self) -> Self:
+        """Another model on the same statistics."""
+        result = type(self).__new__(type(self))
+        vars(result).update(vars(self))
+        if self._started:
+            result._cache = {}
         return result
 
     def with_head(self, head: str | Config) -> Self:
         """Another head on the same statistics: a view that stays current as this model learns."""
-        self._require_learned()
+        self.require_learned()
         config = resolve("head", head)
         assert isinstance(config, HeadConfig)
         for statistics in self.statistics_:
             config.check_statistics(statistics)
-        result = copy.copy(self)
+        result = self._view()
         result.head = head
-        result._cache = {}
         return result
 
     def _require_same_kind(self, other: CircleClassifier) -> None:
+        if not isinstance(other, CircleClassifier):
+            raise CircleError(f"{other!r} only predicts; expected the learning model it was made from")
         for model in (self, other):
-            model._require_learned()
-            model._require_learning()
+            model.require_learned()
         for name, mine, theirs in setting_differences(self.settings(), other.settings()):
             raise CircleError(f"models with different {name} do not combine: {mine} and {theirs}")
         for my_group, their_group in zip(self.groups_, other.groups_, strict=True):
@@ -466,68 +503,39 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
             ):
                 raise CircleError("models calibrated differently do not combine: start both from one empty model file")
 
-    def _only_predict(self, classes: Sequence[Hashable], samples: int, scores: Sequence[Scores]) -> None:
-        """Become a model that predicts with these heads and no longer learns."""
-        self._prediction_only = True
-        self._stored_classes, self._stored_samples = classes, samples
-        self._cache = {None: list(scores)}
-        self.statistics_ = []
-
     # -- files -----------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path, *, for_prediction: bool = False) -> None:
         """Write the model; with ``for_prediction`` a far smaller one that predicts but no longer learns."""
-        from circle.model_file import save_model
-
-        self._require_learned()
-        save_model(self, Path(path), for_prediction=for_prediction)
+        self.require_learned()
+        if for_prediction:
+            self.for_prediction().save(path)
+        else:
+            files.save_learner(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
-        """Read a model that :meth:`save` or ``circle learn`` wrote."""
-        from circle.model_file import load_model
-
-        return load_model(cls, Path(path), device)
-
-    # -- facts -----------------------------------------------------------------------------------------------
-
-    @property
-    def ledger_(self) -> Ledger:
-        """Which files ``circle learn`` has taught; images given to ``partial_fit`` are not recorded."""
-        if "_ledger" not in self.__dict__:
-            self._ledger = Ledger()
-        return self._ledger
-
-    @property
-    def samples_(self) -> int:
-        """Number of images that the model has learned and not forgotten."""
-        return self._stored_samples if self._prediction_only else self.statistics_[0].samples
-
-    @property
-    def statistics_bytes(self) -> int:
-        """Memory that everything learned takes."""
-        return sum(statistics.nbytes for statistics in self.statistics_)
-
-    def parameter_count(self) -> ParameterCount:
-        """Numbers in the model: head weights (k m d C for linear heads, as in the paper), fixed and generated ones."""
-        self._require_learned()
-        if self._prediction_only:
-            learnable = sum(scores.numbers for scores in self._materialised())
-        else:
-            learnable = sum(self._head_config().numbers(len(self._classes()), group.size) for group in self.groups_)
-        return sum((group.parameter_count() for group in self.groups_), ParameterCount(learnable=learnable))
+        """Read a model that :meth:`save` or ``circle learn`` wrote; :func:`circle.load` also reads predictors."""
+        tensors, header = files.read(path)
+        files.require_learning_kind(header, Path(path))
+        model = files.restored(header, tensors, device, Path(path), cls)
+        assert isinstance(model, cls)
+        return model
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned: classes, counts, and per group the parts of its statistics and the orphans."""
-        self._require_learned()
-        state: dict[str, Any] = {"classes": self._classes(), "counts": self.statistics_[0].counts}
-        for index, statistics in enumerate(self.statistics_):
-            state[f"group{index}"] = {**statistics.parts(), "orphan_degrees": statistics.orphan_degrees}
+        self.require_learned()
+        with self._lock:
+            first = self.statistics_[0]
+            state: dict[str, Any] = {"classes": first.classes, "counts": first.counts}
+            for index, statistics in enumerate(self.statistics_):
+                state[f"group{index}"] = {**statistics.parts(), "orphan_degrees": statistics.orphan_degrees}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Self:
         """Take over what :meth:`state_dict` gave; the model must be prepared with the same settings."""
-        self._replace_statistics(
+        self._require_started()
+        self.replace_statistics(
             [
                 Statistics.from_parts(
                     state["classes"],
@@ -541,33 +549,85 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         )
         return self
 
-    # -- images and checks -------------------------------------------------------------------------------------
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickling, as joblib does it between processes: locks cannot be, and heads can be computed again."""
+        state: Any = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in ("_lock", "_cache")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._started:
+            self._lock, self._cache = threading.RLock(), {}
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        if not self._started:
+            raise AttributeError("classes_ exists once something was learned")
+        return label_array(self.statistics_[0].classes)
+
+    @property
+    def samples_(self) -> int:
+        """Number of images that the model has learned and not forgotten."""
+        if not self._started:
+            raise AttributeError("samples_ exists once something was learned")
+        return self.statistics_[0].samples
+
+    @property
+    def statistics_bytes(self) -> int:
+        """Memory that everything learned takes."""
+        return sum(statistics.nbytes for statistics in self.statistics_)
+
+    def parameter_count(self) -> ParameterCount:
+        """Numbers in the model: head weights (k m d C for linear heads, as in the paper), fixed and generated ones."""
+        self.require_learned()
+        head, classes = self.head_config(), len(self.classes_)
+        learnable = sum(head.numbers(classes, group.size) for group in self.groups_)
+        return sum((group.parameter_count() for group in self.groups_), ParameterCount(learnable=learnable))
+
+    @property
+    def resize_arrays(self) -> bool:
+        """Whether arrays of another size are brought to the model's, as files always are, or refused."""
+        return self.image_size is not None
 
     def input_config(self) -> ImageConfig:
         """The shape that files and PIL images are brought to; known before anything was learned."""
         return self.image_ if self._started else self._wish().decided(32, 32, 3)
 
     def _batch(self, X: Any) -> ImageBatch:
-        if self._started:
-            return ImageBatch(X, self.image_, resize=self.image_size is not None)
-        return ImageBatch(X, self._wish(), resize=self.image_size is not None)
+        return ImageBatch(X, self.image_ if self._started else self._wish(), resize=self.resize_arrays)
 
     def _wish(self) -> ImageWish:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
         return ImageWish(size, self.channels, self.aspect, self.background)
 
-    def _tiles(self, batch: ImageBatch) -> Iterator[tuple[int, Tensor]]:
-        for start in range(0, len(batch), IMAGES_PER_TILE):
-            yield start, batch.tile(start, start + IMAGES_PER_TILE).to(self.device)
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Let no other thread change what was learned during a block: all that is read in it is of one moment."""
+        self._require_started()
+        with self._lock:
+            yield
+
+    def require_learned(self) -> None:
+        """Refuse what a model that has not learned anything cannot do."""
+        self._require_started()
+        if not self.statistics_[0].example:
+            raise NotLearnedError(NOT_LEARNED)
 
     @property
     def _started(self) -> bool:
         return hasattr(self, "groups_")
 
-    def _require_learned(self) -> None:
-        if not self._started or not self._classes():
-            raise NotLearnedError("this model has not learned anything yet: call partial_fit, or run `circle learn`")
+    def _require_started(self) -> None:
+        if not self._started:
+            raise NotLearnedError(NOT_LEARNED)
 
-    def _require_learning(self) -> None:
-        if self._prediction_only:
-            raise CircleError("this model only predicts: learn with the learning model it was made from")
+
+@contextmanager
+def _locked(*models: CircleClassifier) -> Iterator[None]:
+    """Let no other thread change these models during a block."""
+    with ExitStack() as stack:
+        for model in sorted(models, key=id):  # in one order everywhere, so that no two threads wait for each other
+            stack.enter_context(model.unchanged())
+        yield

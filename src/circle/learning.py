@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from circle import checkpoint
+from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source, open_unlabelled
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import check_one_kind
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.learner import CircleClassifier
 from circle.presets import list_presets
 from circle.statistics import check_room
 
@@ -145,20 +146,20 @@ def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier,
 
     The output may be one of the inputs: its lock is held from before the first is read, so no lesson is lost between.
     """
-    with checkpoint.exclusive(output):
+    with files.exclusive(output):
         model = CircleClassifier.load(inputs[0])
-        # A journal lies beside the file that it belongs to, so only that file keeps the mark of its lessons.
-        mark = model._journal_mark if _are_one(inputs[0], output) else None
+        # A server's journal lies beside the file that it belongs to, so only that file keeps what was noted of it.
+        metadata = model.metadata_ if _are_one(inputs[0], output) else {}
         twice = 0
         for path in inputs[1:]:
             other = CircleClassifier.load(path)
-            mark = other._journal_mark if _are_one(path, output) else mark
+            metadata = other.metadata_ if _are_one(path, output) else metadata
             twice += model.ledger_.overlap(other.ledger_)
             try:
                 model.merge(other)
             except CircleError as error:
                 raise CircleError(f"{inputs[0]} and {path}: {error}") from error
-        model._journal_mark = mark
+        model.metadata_ = metadata
         model.save(output)
     return model, twice
 
@@ -182,10 +183,9 @@ def _are_one(one: Path, other: Path) -> bool:
 
 def find_label(model: CircleClassifier, text: str) -> Hashable:
     """The class that a word on the command line means: labels may be strings or numbers."""
-    for label in model.statistics_[0].classes if model.statistics_ else []:
+    for label in model.statistics_[0].classes:
         if str(label) == text:
             return label
-    model._require_learning()
     raise CircleError(f"class {text!r} is not in the model; it has {', '.join(map(str, model.classes_[:10]))}")
 
 

@@ -1,4 +1,4 @@
-"""The only file that factorises a matrix."""
+"""The only file that factorises a matrix: Cholesky with counted jitter, eigenvalues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,27 @@ JITTER_TRIES = 6
 
 @dataclass(frozen=True)
 class Factor:
-    """Cholesky factor ``L`` of a symmetric positive definite matrix, and what it took to get it."""
+    """Cholesky factor L of a symmetric positive definite matrix A = L L^T, and what it took to get it.
+
+    Attributes
+    ----------
+    lower : Tensor
+        L, float64 [D, D].
+    jitter : float
+        What was added to the diagonal of A in the end; 0 where it was positive definite by itself.
+    tries : int
+        How many values of jitter were tried.
+
+    Examples
+    --------
+    >>> factor = cholesky(torch.tensor([[4.0, 2.0], [2.0, 5.0]], dtype=torch.float64))
+    >>> factor.lower, factor.jitter
+    (tensor([[2., 0.],
+            [1., 2.]], dtype=torch.float64), 0.0)
+    >>> factor.solve(torch.tensor([[8.0], [12.0]], dtype=torch.float64))
+    tensor([[1.],
+            [2.]], dtype=torch.float64)
+    """
 
     lower: Tensor
     jitter: float
@@ -41,8 +61,15 @@ def cholesky(matrix: Tensor, level: int = logging.WARNING) -> Factor:
     """Factorise a symmetric float64 matrix [D, D], of which only the lower triangle is read.
 
     If it is not positive definite to working precision, ``jitter = eps * trace / D`` is added to the diagonal,
-    with eps from 1e-6 growing tenfold at most six times; every try is logged and counted, so that nothing is
-    mended silently. The argument is overwritten where jitter was needed.
+    with eps = 1e-6, 1e-5, ..., 0.1 until it is; every try is logged and counted, so that nothing is repaired in
+    silence. The argument is overwritten where jitter was needed.
+
+    Parameters
+    ----------
+    matrix : Tensor
+        A, float64 [D, D].
+    level : int
+        Level of the log messages about jitter.
     """
     size = matrix.shape[0]
     if not bool(torch.isfinite(matrix.diagonal()).all()):
@@ -57,8 +84,8 @@ def cholesky(matrix: Tensor, level: int = logging.WARNING) -> Factor:
         matrix.diagonal().add_(jitter - added)
         added = jitter
         lower, info = torch.linalg.cholesky_ex(matrix)
-        shown = (size, size, jitter, attempt)
-        logger.log(level, "covariance [%d, %d] not positive definite: jitter %.3g, try %d", *shown)
+        message = "covariance [%d, %d] not positive definite: jitter %.3g, try %d"
+        logger.log(level, message, size, size, jitter, attempt)
         if not int(info):
             return Factor(lower, jitter, attempt)
     raise NotDefiniteError(

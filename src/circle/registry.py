@@ -1,7 +1,7 @@
 """Names for everything that can be chosen by name: extractors, heads, methods, data sets.
 
 One decorator registers a part together with the config that describes it; the contracts in
-``tests/contracts`` then run on it without further ado.
+``tests/contracts`` then run on it by themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ Part = TypeVar("Part")
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered part and the config class that parameterises it."""
+    """A registered part and the class of its settings.
+
+    Attributes
+    ----------
+    part : type or callable
+        What was registered.
+    config : type of Config
+        Its settings.
+    """
 
     part: Any
     config: type[Config]
@@ -43,7 +51,22 @@ _ENTRIES: dict[str, dict[str, Entry]] = {"extractor": {}, "head": {}, "method": 
 
 
 def register(kind: Kind, config: type[Config]) -> Callable[[Part], Part]:
-    """Class decorator: make a part available under ``config.name``."""
+    """Class decorator: make a part available under ``config.name``.
+
+    Parameters
+    ----------
+    kind : {"extractor", "head", "method", "dataset"}
+        What the part is.
+    config : type of Config
+        The settings that it is built from; its ``name`` must be free.
+
+    Examples
+    --------
+    A head of one's own, in a file that ``CIRCLE_PLUGINS`` names::
+
+        @register("head", MyHeadConfig)
+        class MyHead(Head): ...
+    """
 
     def add(part: Part) -> Part:
         if not config.name or config.name in _ENTRIES[kind]:
@@ -62,7 +85,13 @@ def entry(kind: Kind, name: str) -> Entry:
 
 
 def resolve(kind: Kind, choice: str | Mapping[str, Any] | Config) -> Config:
-    """A config from any way of naming a part: ``"birc2d"``, ``{"name": "birc2d", "width": 60}``, a config."""
+    """A config from any way of naming a part: by name, by a mapping with the name, or by a config itself.
+
+    >>> resolve("head", "slda") == resolve("head", {"name": "slda"})
+    True
+    >>> resolve("head", {"name": "slda", "ridge": 2}).ridge
+    2.0
+    """
     if isinstance(choice, Config):
         return choice
     values = {"name": choice} if isinstance(choice, str) else dict(choice)
@@ -101,7 +130,7 @@ def _load(kind: Kind) -> None:
 
 
 def load_plugins() -> None:
-    """Run the files that the environment variable names, each once; more than one with the system's path separator."""
+    """Run the files that ``CIRCLE_PLUGINS`` names, each once; several are separated as in PATH."""
     for name in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)):
         load_plugin(Path(name))
 
@@ -121,7 +150,7 @@ def load_plugin(path: Path) -> None:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        # Whatever a user's own code does wrong, the line names the file and the mistake.
+        # Whatever goes wrong in a user's own code, one line names the file and the error.
         del sys.modules[module_name]
         raise CircleError(
             f"{path}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

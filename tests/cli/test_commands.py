@@ -13,7 +13,7 @@ from calling import FAST, fails, make_folder
 from PIL import Image
 from safetensors.torch import save_file
 
-from circle import checkpoint
+from circle import files
 from circle.cli import run
 
 # --- learning -----------------------------------------------------------------------------------------------
@@ -71,8 +71,8 @@ def test_bad_models(model: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
     truncated = tmp_path / "truncated"
     truncated.write_bytes(whole[: len(whole) // 2])
     newer = tmp_path / "newer"
-    header = checkpoint.header_text({"format": checkpoint.FORMAT_VERSION + 1, "checksums": {}})
-    save_file(checkpoint.read(model)[0], newer, metadata={"circle": header})
+    header = files.header_text({"format": files.FORMAT_VERSION + 1, "checksums": {}})
+    save_file(files.read(model)[0], newer, metadata={"circle": header})
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"\x80\x04\x95 this could be a pickle, and nobody will find out")
     picture = data / "red" / "000.png"
@@ -113,6 +113,17 @@ def test_a_predicting_model_does_not_learn(
     ):
         assert "only predicts" in fails(command, capsys)
     assert small.read_bytes() == before
+
+
+def test_a_packed_model_is_not_packed_again(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, again = tmp_path / "small", tmp_path / "again"
+    assert run(["pack", str(model), str(small)]) == 0
+    line = fails(["pack", small, again], capsys)
+    assert line == (
+        f"circle: error: {small}: this model only predicts already; expected a learning model "
+        "(copy the file as it is, or make it smaller with `circle compress`)"
+    )
+    assert not again.exists()
 
 
 def test_a_packed_model_needs_a_place(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

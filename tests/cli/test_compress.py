@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from calling import fails
 
-from circle import CircleClassifier
+from circle import CircleClassifier, Predictor
 from circle.cli import run
 from circle.extractors import LocalContrastConfig
 
@@ -59,7 +59,7 @@ def test_without_images(model: Path, images: Path, tmp_path: Path, capsys: pytes
     out = tmp_path / "small.circle"
     assert run(["compress", str(model), str(out), "--weights", "int8"]) == 0
     assert "predicts only" in capsys.readouterr().out
-    assert CircleClassifier.load(out)._materialised()[0].describe() == "int8"
+    assert Predictor.load(out).scores_[0].describe() == "int8"
     assert run(["info", str(model), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["compressed"] is None
 

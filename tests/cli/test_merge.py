@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from calling import FAST, fails, make_folder
 
-from circle import CircleClassifier, checkpoint
+from circle import CircleClassifier, files
 from circle.cli import run
 
 # --- changing -----------------------------------------------------------------------------------------------
@@ -35,17 +35,17 @@ def test_merging_into_one_of_the_models(model: Path, tmp_path: Path) -> None:
     assert run(["learn", str(other), str(more), *FAST]) == 0
     journal = {"identity": "x", "sequence": 7, "follows": None}
     marked = CircleClassifier.load(other)
-    marked._journal_mark = journal
+    marked.metadata_ = {"journal": journal}
     marked.save(other)
     assert run(["merge", str(model), str(other), "-o", str(merged)]) == 0
-    assert CircleClassifier.load(merged)._journal_mark is None, "the journal lies beside the other file"
+    assert not CircleClassifier.load(merged).metadata_, "the journal lies beside the other file"
     expected = CircleClassifier.load(merged).statistics_
-    with checkpoint.exclusive(other):
+    with files.exclusive(other):
         assert run(["merge", str(model), str(other), "-o", str(other), "--force"]) == 1, "somebody is teaching it"
     assert run(["merge", str(model), str(other), "-o", str(other), "--force"]) == 0
     found = CircleClassifier.load(other)
     assert found.statistics_ == expected, "nothing that either had learned is lost"
-    assert found._journal_mark == journal, "and lessons in its journal still fit"
+    assert found.metadata_ == {"journal": journal}, "and lessons in its journal still fit"
 
 
 # --- errors -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from calling import COLOURS, FAST, fails, make_folder
 
-from circle import CircleClassifier, checkpoint
+from circle import CircleClassifier, files
 from circle.cli import run
 
 
@@ -46,7 +46,7 @@ def test_what_cannot_be_renamed(model: Path, capsys: pytest.CaptureFixture[str])
         (["red", " "], "expected a name of printable characters"),
     ]:
         assert message in fails(["rename", model, *words], capsys)
-    with checkpoint.exclusive(model):
+    with files.exclusive(model):
         assert "another process is changing this model" in fails(["rename", model, "red", "x"], capsys)
     assert model.read_bytes() == before
     assert not list(model.parent.glob(".*")), "no lock, no leftovers"

@@ -51,6 +51,21 @@ def test_errors_are_one_line(
     assert damaged.read_bytes() == b"not a model"
 
 
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules |= dict.fromkeys(("h11", "starlette", "uvicorn"))
+from circle.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", script, "serve", str(tmp_path / "m.circle")]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCE)})
+    (line,) = result.stderr.strip().splitlines()
+    assert line == "circle: error: serving needs Starlette and uvicorn: pip install 'circle-cil[serve]'"
+    assert result.returncode == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_that_only_predicts_is_named(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = tmp_path / "small.circle"
     assert run(["pack", str(model), str(small)]) == 0

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from circle.compression.figure import compression_figure
-from circle.compression.measure import Timing
-from circle.compression.search import Compression, Step
+from circle.compression.measurement import Timing
+from circle.compression.search import Compression, Step, compression_figure
 
 
 def step(way: str | None, accuracy: float, *, chosen: bool = False) -> Step:

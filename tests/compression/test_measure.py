@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from circle import CircleClassifier
-from circle.compression import measure
+from circle.compression import measurement
 
 
 def test_size_is_that_of_the_file(learned: CircleClassifier, tmp_path: Path) -> None:
     learned.save(tmp_path / "packed.circle", for_prediction=True)
-    assert measure.file_bytes(learned) == (tmp_path / "packed.circle").stat().st_size
+    assert measurement.file_bytes(learned.for_prediction()) == (tmp_path / "packed.circle").stat().st_size
 
 
 def test_ratios_are_taken_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,10 +36,10 @@ def test_ratios_are_taken_within_a_round(monkeypatch: pytest.MonkeyPatch) -> Non
         slowness = 10.0 if calls[name] // 2 % 2 else 1.0
         return seconds[name] * slowness, seconds[name]
 
-    monkeypatch.setattr(measure, "_timed", timed)
+    monkeypatch.setattr(measurement, "_timed", timed)
     models: Any = [Model("first"), Model("second")]
-    first, second = measure.time_models(models, torch.zeros(1), 0.0)
+    first, second = measurement.time_models(models, torch.zeros(1), 0.0)
     assert (first.clock_ratio, first.work_ratio) == (1.0, 1.0)
     assert (second.clock_ratio, second.work_ratio) == (0.5, 0.5)
     assert second.seconds in (2.0, 20.0)
-    assert calls == {"first": 2 * measure.LEAST_ROUNDS, "second": 2 * measure.LEAST_ROUNDS}  # one of two is timed
+    assert calls == {"first": 2 * measurement.MIN_ROUNDS, "second": 2 * measurement.MIN_ROUNDS}  # one of two is timed

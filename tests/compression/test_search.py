@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from circle import CircleClassifier
+from circle import CircleClassifier, Predictor
 from circle.compression import CompressionConfig, Validation, compress, explore
 from circle.errors import CircleError
 
@@ -86,7 +86,7 @@ def test_what_is_refused(
     learned: CircleClassifier, validation: Validation, held_back: Images, tmp_path: Path, tiny: object
 ) -> None:
     learned.save(tmp_path / "packed.circle", for_prediction=True)
-    packed = CircleClassifier.load(tmp_path / "packed.circle")
+    packed = Predictor.load(tmp_path / "packed.circle")
     with pytest.raises(CircleError, match="way 'parts': this model only predicts: expected the learning model"):
         explore(packed, validation, quickly(ways=("parts",)))
     assert "parts" not in {step.way for step in explore(packed, validation, quickly(max_loss=100), timed=False).steps}

@@ -10,7 +10,7 @@ import torch
 
 from circle import CircleClassifier
 from circle.compression import Validation
-from circle.compression.validation import TIMED
+from circle.compression.measurement import TIMED_IMAGES
 from circle.data.sources import open_source
 from circle.errors import CircleError
 
@@ -25,7 +25,7 @@ def test_files_and_arrays_agree(learned: CircleClassifier, held_back: Images, tm
     assert done[-1] == len(source) == len(arrays) == 200
     assert torch.equal(source.targets, arrays.targets)
     assert torch.equal(source.images, arrays.images)
-    assert source.images.shape == (TIMED, 3, 16, 16)
+    assert source.images.shape == (TIMED_IMAGES, 3, 16, 16)
     for mine, theirs in zip(source.features, arrays.features, strict=True):
         assert mine.dtype == torch.int16
         assert torch.equal(mine, theirs)

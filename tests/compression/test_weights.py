@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from circle.compression.weights import Moments, low_rank, pack_scores, round_with_feedback
 from circle.errors import CircleError
-from circle.heads.packed import PackedScores, pack
-from circle.heads.scores import LinearScores, QuadraticScores
+from circle.heads.scores import LinearScores, PackedScores, QuadraticScores, pack
 
 
 def example(seed: int, classes: int = 6, size: int = 30) -> tuple[LinearScores, Moments, torch.Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from circle import CircleClassifier
+from circle import CircleClassifier, Predictor
 from circle.heads import Head, build_head
 from circle.registry import entry, list_heads
 from circle.statistics import Statistics
@@ -135,5 +135,5 @@ def test_a_classifier_with_any_head(head: Head, tiny: Any, stream: Any, tmp_path
     loaded = CircleClassifier.load(tmp_path / "whole.circle")
     assert loaded.statistics_ == whole.statistics_
     assert np.array_equal(loaded.predict_proba(images), expected)
-    assert np.array_equal(CircleClassifier.load(tmp_path / "packed.circle").predict_proba(images), expected)
+    assert np.array_equal(Predictor.load(tmp_path / "packed.circle").predict_proba(images), expected)
     assert loaded.parameter_count().learnable == 2 * head.config.numbers(4, whole.groups_[0].size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -87,9 +89,10 @@ def test_arrays_are_resized_only_on_request() -> None:
         (np.array([["a", "b"]]), "expected numbers"),
         (np.zeros(9), "Reshape your data"),
         (np.zeros((1, 2, 3, 4, 5)), "expected"),
-        (["a.jpg"], "array of numbers"),
+        (["a.jpg"], "a.jpg: No such file or directory; expected an image file"),
+        ([b"a.jpg"], "array of numbers"),
         (7, "expected an array"),
-        ([Image.new("L", (4, 4)), "x"], "image 1 is a str"),
+        ([Image.new("L", (4, 4)), 7], "image 1 is a int: expected a PIL image, an array or the path of a file"),
     ],
 )
 def test_bad_images(images: object, words: str) -> None:
@@ -97,8 +100,46 @@ def test_bad_images(images: object, words: str) -> None:
         converted(images)
 
 
+def test_paths(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{index}.png" for index in range(5)]
+    for path, image in zip(paths, COLOUR, strict=True):
+        Image.fromarray(image).save(path)
+    wish = ImageWish((6, 6), None, "crop", 255)
+    expected = converted(COLOUR)
+    words = [str(path) for path in paths]
+    for form in (paths, words, tuple(words), np.array(words), [words[0], *paths[1:]]):
+        assert torch.equal(converted(form, wish), expected)
+    for form in (words[0], paths[0]):
+        assert torch.equal(converted(form, wish), expected[:1])
+    mixed = [paths[0], Image.fromarray(COLOUR[1]), COLOUR[2]]
+    assert torch.equal(converted(mixed, wish), expected[:3])
+    with pytest.raises(CircleError, match="not a regular file"):
+        converted(tmp_path)
+
+
+def test_one_image_without_an_axis_for_the_batch() -> None:
+    colour, grey = ImageConfig(height=6, width=6, channels=3), ImageConfig(height=6, width=6, channels=1)
+    expected = torch.from_numpy(COLOUR[:1]).permute(0, 3, 1, 2).float() / 255
+    for image in (COLOUR[0], torch.from_numpy(COLOUR[0]).permute(2, 0, 1), Image.fromarray(COLOUR[0])):
+        assert torch.equal(converted(image, colour), expected)
+    assert converted(COLOUR[0, :4], colour, resize=True).shape == (1, 3, 6, 6)
+    for image in (GREY[0], GREY[0][..., None], torch.from_numpy(GREY[0])):
+        assert torch.equal(converted(image, grey), torch.from_numpy(GREY[:1])[:, None].float() / 255)
+
+
+def test_one_image_that_might_be_several() -> None:
+    colour, grey = ImageConfig(height=6, width=6, channels=3), ImageConfig(height=6, width=6, channels=1)
+    for image in (GREY[0], np.moveaxis(COLOUR[0], 2, 0), torch.from_numpy(COLOUR[0])):
+        with pytest.raises(CircleError, match=r"a single image is written image\[None\]|not a square image"):
+            converted(image, colour)
+    with pytest.raises(CircleError, match="6 values are not a square image"):
+        converted(GREY[0], grey, resize=True)
+    assert len(ImageBatch(GREY, grey, resize=False)) == 5, "images of one channel are no single image"
+    assert len(ImageBatch(np.zeros((4, 4)), ANY, resize=False)) == 4, "the first batch decides: four of 2 x 2"
+
+
 def test_wrong_channels() -> None:
-    with pytest.raises(CircleError, match="1 channels .*the model takes 3"):
+    with pytest.raises(CircleError, match=r"1 channels .*the model takes 3; a single image is written image\[None\]"):
         converted(GREY, ImageConfig(height=6, width=6, channels=3))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from circle import CircleClassifier, checkpoint
+from circle import files
 from circle.distributed.model_parts import joined, share_bounds, share_of
 from circle.errors import CircleError
-from circle.model_file import learning_contents, restored
+from circle.files import learning_contents, restored
 
 
 def test_bounds_leave_nothing_out() -> None:
@@ -28,7 +28,7 @@ def test_shares_are_models_and_make_up_the_whole(tmp_path: Path, tiny: Any, stre
     model.ledger_.add(1, bytes(16))
     header, tensors = learning_contents(model)
     cut = [share_of(header, tensors, *bounds) for bounds in share_bounds(3, 2)]
-    shares = [restored(CircleClassifier, *contents, "cpu", tmp_path) for contents in cut]
+    shares = [restored(*contents, "cpu", tmp_path) for contents in cut]
     assert [share.statistics_ for share in shares] == [model.statistics_[:1], model.statistics_[1:]]
     assert [len(share.ledger_) for share in shares] == [1, 0]
     for share in (model, *shares):
@@ -38,6 +38,6 @@ def test_shares_are_models_and_make_up_the_whole(tmp_path: Path, tiny: Any, stre
     assert whole_header == header
     assert whole.keys() == tensors.keys()
     assert all(torch.equal(whole[name], tensors[name]) for name in whole)
-    checkpoint.write(tmp_path / "joined", whole, whole_header)
+    files.write(tmp_path / "joined", whole, whole_header)
     model.save(tmp_path / "saved")
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "saved").read_bytes()

@@ -61,7 +61,7 @@ def test_a_wrong_constant_is_found(word: str, model: CircleClassifier, pixels: t
 def on_a_boundary(model: CircleClassifier, pixels: torch.Tensor) -> None:
     """Shift the model's grid so that a feature of the first image lies exactly between two steps."""
     grid, group = model.groups_[0].grid, model.groups_[0]
-    place = int((model._materialised()[0].tensors()["weight"].std(0)).argmax())
+    place = int((model.for_prediction().scores_[0].tensors()["weight"].std(0)).argmax())
     position = grid.positions(group.members[0].features(pixels[:1].float() / 255))[0, place]
     grid.offset[place] += (position - position.floor() - 0.5) * grid.scale[place]
 

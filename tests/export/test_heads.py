@@ -13,9 +13,17 @@ import torch
 from circle.errors import CircleError
 from circle.export import graph as graph_module
 from circle.export.graph import Graph
-from circle.export.heads import FORMS, add_scores
-from circle.heads.packed import LowRankScores, PackedScores, pack
-from circle.heads.scores import SCORES, CosineScores, LinearScores, QuadraticScores, Scores
+from circle.export.model import SCORE_FORMS, add_scores
+from circle.heads.scores import (
+    SCORES,
+    CosineScores,
+    LinearScores,
+    LowRankScores,
+    PackedScores,
+    QuadraticScores,
+    Scores,
+    pack,
+)
 
 
 def made(kind: str, classes: int = 5, size: int = 7) -> Scores:
@@ -46,7 +54,7 @@ def test_same_scores(kind: str, run_graph: Callable[..., np.ndarray]) -> None:
 
 
 def test_every_kind_has_a_form() -> None:
-    assert set(FORMS) == {kind for kind in SCORES.values() if kind.__module__.startswith("circle.")}
+    assert set(SCORE_FORMS) == {kind for kind in SCORES.values() if kind.__module__.startswith("circle.")}
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import circle
-from circle import CircleClassifier
+from circle import CircleClassifier, Predictor
 from circle.export.checking import open_session
 from circle.export.model import onnx_model
 from circle.labels import decode_labels
@@ -54,7 +54,7 @@ def test_metadata(model: CircleClassifier) -> None:
     assert json.loads(about["classes"]) == ["brick", "sea", "sun", "tree"] == model.classes_.tolist()
     assert (about["height"], about["width"], about["channels"], about["layout"]) == ("16", "16", "3", "NCHW")
     assert about["version"] == circle.__version__
-    assert float(about["temperature"]) == model._head_config().temperature != 1.0
+    assert float(about["temperature"]) == model.head_config().temperature != 1.0
     assert json.loads(about["settings"]) == json.loads(json.dumps(model.settings()))
     assert (about["aspect"], about["background"], about["samples"]) == ("crop", "255", "80")
 
@@ -70,7 +70,7 @@ def test_labels_keep_their_type(tiny: Any, stream: tuple[np.ndarray, np.ndarray]
 
 def test_predicting_model_gives_the_same_graph(model: CircleClassifier, tmp_path: Path) -> None:
     model.save(tmp_path / "small.circle", for_prediction=True)
-    again = onnx_model(CircleClassifier.load(tmp_path / "small.circle"))
+    again = onnx_model(Predictor.load(tmp_path / "small.circle"))
     assert again.SerializeToString(deterministic=True) == onnx_model(model).SerializeToString(deterministic=True)
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from circle import CircleClassifier
 from circle.errors import CircleError
-from circle.export import checking, export_onnx, writing
+from circle.export import checking, export_onnx
 from circle.export import model as onnx_form
 
 
@@ -20,7 +20,7 @@ from circle.export import model as onnx_form
 def model(
     tiny: Any, stream: tuple[np.ndarray, np.ndarray], soften: Any, monkeypatch: pytest.MonkeyPatch
 ) -> CircleClassifier:
-    monkeypatch.setattr(writing, "speeds", lambda *_: [])
+    monkeypatch.setattr(checking, "speeds", lambda *_: [])
     images, labels = stream
     return soften(tiny(groups=1, members=1).partial_fit(images[:80], labels[:80]), images[80:])
 
@@ -47,7 +47,7 @@ def test_check_on_files(model: CircleClassifier, stream: tuple[np.ndarray, np.nd
 
 
 def test_a_wrong_file_is_not_left(model: CircleClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = writing.onnx_model
+    right = checking.onnx_model
 
     def wrong(model: CircleClassifier, layout: Any) -> Any:
         proto = right(model, layout)
@@ -55,7 +55,7 @@ def test_a_wrong_file_is_not_left(model: CircleClassifier, tmp_path: Path, monke
         bias.raw_data = np.zeros(4).tobytes()
         return proto
 
-    monkeypatch.setattr(writing, "onnx_model", wrong)
+    monkeypatch.setattr(checking, "onnx_model", wrong)
     target = tmp_path / "model.onnx"
     with pytest.raises(CircleError, match="model.onnx: not written: image .* off in onnxruntime"):
         export_onnx(model, target)

@@ -120,7 +120,7 @@ def test_rates_and_doubled_headers() -> None:
     assert (status, headers["retry-after"]) == (429, "1")
     access = AccessControl(_inside, loopback=True, token=None, host_names=(), rate=100)
     scope = {"path": "/", "method": "GET", "headers": [(b"host", b"127.0.0.1"), (b"host", b"evil.example")]}
-    assert access._refusal(scope) == (400, "a header is there twice")
+    assert access._refusal(scope) == (400, "duplicate header; expected each of them once")
 
 
 @pytest.mark.parametrize(("path", "host"), [("/", "127.0.0.1"), ("/api/state", "127.0.0.1"), ("/", "evil.example")])

@@ -16,7 +16,7 @@ import pytest
 from factories import learned, png
 from PIL import Image
 
-from circle import CircleClassifier
+from circle import CircleClassifier, Predictor
 from circle.serve import http_protocol
 from circle.serve.app import STATIC_FILES
 from circle.serve.limits import Limits
@@ -64,7 +64,7 @@ def test_teach_ask_and_change(api: Api, server: Any, tmp_path: Path) -> None:
     small = api.get("/api/model?kind=prediction")
     assert "model.circle" in small.headers["content-disposition"]
     (tmp_path / "small.circle").write_bytes(small.content)
-    assert CircleClassifier.load(tmp_path / "small.circle").predict_proba([Image.open(io.BytesIO(png("ant")))]).shape
+    assert Predictor.load(tmp_path / "small.circle").predict_proba([Image.open(io.BytesIO(png("ant")))]).shape
     assert api.post("/api/load", content=small.content, headers=MODEL).json()["error"].startswith("this model only")
     assert api.post("/api/merge", content=file.read_bytes(), headers=MODEL).json() == {"twice": 6}
     assert api.get("/api/state").json()["samples"] == 12

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from circle.serve.class_names import clean_name, find_label
-from circle.serve.errors import RequestError
+from circle.serve.limits import RequestError
+from circle.serve.model_store import clean_name, find_label
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * 65, "a\0b", "a\ud800", "a\u202eb", "\x1b[31m", None, 7, ["a"]])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from circle.errors import CircleError
-from circle.serve.errors import StorageError
 from circle.serve.journal import MAGIC, Frame, Journal, read_frames, split
+from circle.serve.limits import StorageError
 
 BASE = Frame({"identity": "x", "sequence": 0})
 STEPS = [Frame({"sequence": number}, bytes([number]) * number) for number in range(1, 5)]

@@ -6,8 +6,7 @@ import pytest
 
 from circle.errors import CircleError
 from circle.serve import limits
-from circle.serve.errors import BusyError
-from circle.serve.limits import ByteBudget, Limits, RateLimit
+from circle.serve.limits import BusyError, ByteBudget, Limits, RateLimit
 
 
 def test_limits_are_positive() -> None:

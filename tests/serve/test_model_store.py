@@ -11,8 +11,8 @@ from factories import learn, learn_request, learned, open_store, png, tiny_model
 from circle import CircleClassifier
 from circle.errors import CircleError
 from circle.serve import edit_history, model_store
-from circle.serve.errors import ConflictError, StorageError
 from circle.serve.journal import Frame
+from circle.serve.limits import ConflictError, StorageError
 from circle.serve.model_store import LearnRequest, ModelStore
 from circle.serve.recovery import journal_path
 
@@ -81,7 +81,7 @@ def test_undo_takes_the_last_lesson_back_exactly(tmp_path: Path) -> None:
     for expected in (1, 1, 1):
         assert len(store.undo()) == expected, "lessons without a group are undone one by one"
     assert store.counts() == {}
-    with pytest.raises(ConflictError, match="no lesson to undo"):
+    with pytest.raises(ConflictError, match="nothing to undo"):
         reopened(store).undo()
 
 
@@ -194,7 +194,7 @@ def test_rename_changes_no_number(tmp_path: Path) -> None:
     assert store.labels() == ["wasp", "void"]
     assert set(store.edit_history.held_out_counts()) == {"wasp"}
     store = reopened(store)
-    for name, to, message in (("ant", "x", "not in the model"), ("void", "wasp", "there already")):
+    for name, to, message in (("ant", "x", "not in the model"), ("void", "wasp", "exists already")):
         with pytest.raises(ConflictError, match=message):
             store.rename(name, to)
     store.undo()
@@ -246,7 +246,7 @@ def test_a_full_disk_does_not_stop_forgetting(tmp_path: Path, monkeypatch: pytes
         raise CircleError("no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_store, "save_model", fail)
+        patch.setattr(model_store.files, "save_learner", fail)
         assert store.forget("bee") is True
     assert (store.warning, store.journal_bytes > 0) == ("no room", True)
     assert reopened(store).labels() == ["ant"], "the step is in the journal"
@@ -255,10 +255,10 @@ def test_a_full_disk_does_not_stop_forgetting(tmp_path: Path, monkeypatch: pytes
 def test_classes_made_by_hand(tmp_path: Path) -> None:
     store = open_store(tmp_path / "m.circle", classes=2)
     store.create_class("bee")
-    with pytest.raises(ConflictError, match="there already"):
+    with pytest.raises(ConflictError, match="exists already"):
         store.create_class("bee")
     learn(store, "ant", 0)
-    with pytest.raises(ConflictError, match="takes 2 classes"):
+    with pytest.raises(ConflictError, match=r"class limit reached \(2\): 3 classes asked for"):
         store.create_class("cat")
     (refused,) = learn(store, "cat", 0)
     assert isinstance(refused, ConflictError)

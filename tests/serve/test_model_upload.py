@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 
 from circle import CircleClassifier
 from circle.labels import encode_labels
-from circle.serve.errors import RequestError
-from circle.serve.limits import Limits
+from circle.serve.limits import Limits, RequestError
 from circle.serve.model_upload import empty_model_like, read_upload
 
 
@@ -33,7 +32,7 @@ def current() -> CircleClassifier:
 
 def forge(file: Path, header: dict[str, Any] | None = None, tensors: dict[str, torch.Tensor] | None = None) -> None:
     """Change parts of a model file, checksums and all, as someone who knows the format would."""
-    from circle.checkpoint import _checksum, header_text
+    from circle.files import _checksum, header_text
 
     with safe_open(str(file), "pt") as opened:
         found = json.loads(opened.metadata()["circle"]) | (header or {})
@@ -45,11 +44,11 @@ def forge(file: Path, header: dict[str, Any] | None = None, tensors: dict[str, t
 
 def test_an_honest_file(file: Path, current: CircleClassifier) -> None:
     model = CircleClassifier.load(file)
-    model._journal_mark = {"identity": "x", "sequence": 3}
+    model.metadata_["journal"] = {"identity": "x", "sequence": 3}
     model.save(file)
     found = read_upload(file, current, Limits())
     assert found.statistics_ == model.statistics_
-    assert found._journal_mark is None, "whose journal that was does not matter here"
+    assert not found.metadata_, "whose journal that was does not matter here"
 
 
 @pytest.mark.parametrize(

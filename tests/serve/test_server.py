@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from factories import tiny_model
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
 from circle.serve.server import check_address, listen, serve
 
@@ -41,7 +41,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_one_server_per_model(tmp_path: Path) -> None:
-    with checkpoint.exclusive(tmp_path / "m.circle"), pytest.raises(CircleError, match="another process"):
+    with files.exclusive(tmp_path / "m.circle"), pytest.raises(CircleError, match="another process"):
         serve(tmp_path / "m.circle", tiny_model, port=0)
 
 

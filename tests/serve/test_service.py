@@ -10,8 +10,7 @@ import pytest
 from factories import tiny_model
 
 from circle.serve import service as service_module
-from circle.serve.errors import BusyError
-from circle.serve.limits import Limits
+from circle.serve.limits import BusyError, Limits
 from circle.serve.service import Service
 
 

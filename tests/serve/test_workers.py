@@ -11,7 +11,7 @@ from factories import learn_request, open_store
 
 from circle import CircleClassifier
 from circle.serve import workers
-from circle.serve.errors import BusyError, ConflictError, StorageError
+from circle.serve.limits import BusyError, ConflictError, StorageError
 from circle.serve.model_store import ModelStore
 from circle.serve.snapshot import SnapshotUpdater
 from circle.serve.workers import PredictionWorker, Writer
@@ -40,7 +40,7 @@ def test_a_full_queue_says_so_and_loses_nothing(store: ModelStore) -> None:
     assert [future.result(60) for future in waiting] == ["learned"] * 3
     assert store.sequence == 1, "those who waited together are one step"
     writer.close()
-    with pytest.raises(BusyError, match="ending"):
+    with pytest.raises(BusyError, match="shutting down"):
         writer.submit(learn_request("ant", 3))
 
 

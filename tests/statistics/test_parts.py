@@ -20,7 +20,7 @@ from circle.registry import register
 from circle.serve.limits import Limits
 from circle.serve.model_upload import read_upload
 from circle.statistics import ClassSums, Statistics, declare, held, sum_across
-from circle.statistics.parts import DECLARED, UNIT, fixed_point_units, unit_vectors
+from circle.statistics.parts import DECLARED, UNIT_SCALE, fixed_point_units, unit_vectors
 
 BOTH = ("class_triangles", "unit_sums")
 
@@ -109,7 +109,7 @@ def test_unit_vectors_have_length_one_and_are_rounded() -> None:
     assert np.allclose(np.linalg.norm(units.numpy(), axis=1), 1.0, atol=1e-12)
     fixed = fixed_point_units(values)
     assert fixed.dtype == torch.int64
-    assert float((fixed.to(torch.float64) / UNIT - units).abs().max()) <= 0.5 / UNIT
+    assert float((fixed.to(torch.float64) / UNIT_SCALE - units).abs().max()) <= 0.5 / UNIT_SCALE
 
 
 def test_every_batch_gives_the_same_unit_vectors() -> None:

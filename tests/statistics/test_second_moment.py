@@ -7,9 +7,9 @@ import torch
 
 from circle.errors import CircleError
 from circle.statistics import second_moment
-from circle.statistics.second_moment import STRIP, SecondMoment
+from circle.statistics.second_moment import STRIP_ROWS, SecondMoment
 
-SIZES = [1, 5, STRIP, STRIP + 1, 2 * STRIP + 37]
+SIZES = [1, 5, STRIP_ROWS, STRIP_ROWS + 1, 2 * STRIP_ROWS + 37]
 
 
 def moment(size: int, seed: int = 0) -> tuple[SecondMoment, torch.Tensor]:
@@ -30,10 +30,10 @@ def test_all_ways_to_read_it(size: int) -> None:
     assert sum(strip.numel() for strip in result.strips) * 8 == SecondMoment.bytes_of(size)
 
 
-@pytest.mark.parametrize("size", [*SIZES, 4 * STRIP, 9 * STRIP + 37])
+@pytest.mark.parametrize("size", [*SIZES, 4 * STRIP_ROWS, 9 * STRIP_ROWS + 37])
 def test_strips_that_share_products(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     apart, expected = moment(size)
-    monkeypatch.setattr(second_moment, "WIDE", 0)
+    monkeypatch.setattr(second_moment, "MIN_FEATURES_FOR_BLOCKS", 0)
     together, _ = moment(size)
     assert together == apart
     assert torch.equal(together.full(), expected)

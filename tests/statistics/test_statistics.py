@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from circle.errors import CircleError
 from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
-from circle.statistics.second_moment import STRIP
+from circle.statistics.second_moment import STRIP_ROWS
 
 
 def features(count: int, size: int, seed: int = 0) -> torch.Tensor:
@@ -26,7 +26,7 @@ def learned(values: torch.Tensor, labels: list, batch: int | None = None) -> Sta
 
 
 def test_sums_are_those_of_integer_arithmetic() -> None:
-    size = STRIP + 70  # more than one strip, the last one ragged
+    size = STRIP_ROWS + 70  # more than one strip, the last one ragged
     values, labels = (
         features(SAMPLES_PER_PRODUCT + 300, size),
         [index % 5 for index in range(SAMPLES_PER_PRODUCT + 300)],
@@ -41,7 +41,7 @@ def test_sums_are_those_of_integer_arithmetic() -> None:
 
 
 def test_sixteen_bits_are_exact_too() -> None:
-    size = STRIP + 70
+    size = STRIP_ROWS + 70
     random = torch.Generator().manual_seed(0)
     values = torch.randint(-32767, 32768, (SAMPLES_PER_PRODUCT + 300, size), generator=random).to(torch.int16)
     values[:, :2] = 32767  # the largest sums there are
@@ -115,7 +115,7 @@ def test_parts_make_the_whole_again(labels: list[int], seed: int) -> None:
 
 
 def test_parts_of_several_strips() -> None:
-    whole = learned(features(30, STRIP * 2 + 9), ["x"] * 30)
+    whole = learned(features(30, STRIP_ROWS * 2 + 9), ["x"] * 30)
     again = Statistics.from_parts(whole.classes, whole.counts, **whole.parts())
     assert again == whole
     assert torch.equal(again.second_moment(), whole.second_moment())
@@ -203,7 +203,7 @@ def everything(values: torch.Tensor, labels: list) -> Statistics:
 
 
 def test_class_moments_are_those_of_integer_arithmetic() -> None:
-    size = STRIP + 30
+    size = STRIP_ROWS + 30
     values, labels = (
         features(SAMPLES_PER_PRODUCT + 100, size),
         [index % 3 for index in range(SAMPLES_PER_PRODUCT + 100)],
@@ -257,7 +257,7 @@ def test_equality_sees_every_part() -> None:
         plain + kept
 
 
-@pytest.mark.parametrize("size", [7, STRIP * 2 + 40])
+@pytest.mark.parametrize("size", [7, STRIP_ROWS * 2 + 40])
 def test_a_selection_of_features_is_as_if_learned_alone(size: int) -> None:
     values, labels = features(60, size), [index % 4 for index in range(60)]
     whole = Statistics(size, parts=("class_triangles",))

@@ -40,9 +40,9 @@ class DataCircle(JointCircle):
     def _learn(self, name: str, indices: np.ndarray) -> None:
         view, labels = self._share(name, indices)
         if not self.team.first:  # the first one's count for all
-            self.classifier._replace_statistics([*map(self.classifier._new_statistics, self.classifier.groups_)])
+            self.classifier.replace_statistics(self.classifier.new_statistics())
         self.team.together(lambda: CircleMethod.learn(self, Task(view, labels)) if len(labels) else None)
-        self.classifier._replace_statistics(self.team.summed(self.classifier.statistics_))
+        self.classifier.replace_statistics(self.team.summed(self.classifier.statistics_))
 
     def _scores(self, name: str, indices: np.ndarray) -> Tensor:
         view, labels = self._share(name, indices)

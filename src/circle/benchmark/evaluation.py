@@ -11,9 +11,10 @@ import torch
 
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import ordered
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.predictor import ImageClassifier
 
 
 @dataclass
@@ -104,7 +105,7 @@ def readable_tiles(
 
 
 def probabilities(
-    model: CircleClassifier, samples: Iterable[Sample], unreadable: Callable[[str], None]
+    model: ImageClassifier, samples: Iterable[Sample], unreadable: Callable[[str], None]
 ) -> Iterator[tuple[Sample, np.ndarray]]:
     """Each readable sample with its probabilities [C]; the reason of each unreadable one goes to ``unreadable``."""
     for tile, pixels in readable_tiles(samples, model.input_config(), unreadable):
@@ -122,7 +123,7 @@ def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -
 
 
 def evaluate(
-    model: CircleClassifier,
+    model: ImageClassifier,
     source: Source,
     report: Callable[[Evaluation], None] = lambda evaluation: None,
     *,

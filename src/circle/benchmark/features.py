@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from circle.checkpoint import atomic_path
 from circle.config import Config
 from circle.data.datasets import Dataset, ImageSet
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
+from circle.files import atomic_path
 from circle.learner import CircleClassifier
 from circle.method import CircleMethod, Method
 

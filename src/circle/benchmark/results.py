@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 import circle
-from circle import checkpoint
+from circle import files
 from circle.benchmark.metrics import StreamRecord
-from circle.checkpoint import atomic_path
 from circle.data.tasks import task_sizes
 from circle.distributed import processes
 from circle.errors import CircleError
+from circle.files import atomic_path
 from circle.labels import decode_labels, encode_labels
 
 INFO, ROWS, CONFUSION, STATE = "run.json", "rows.jsonl", "confusion.csv", "state.safetensors"
@@ -261,12 +261,12 @@ def _processor() -> str:
 def save_state(path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
     """Write a nested dictionary of tensors and plain data, and how far the run had come."""
     plain, tensors = split_tensors(state)
-    checkpoint.write(path, tensors, {"plain": plain, "progress": progress})
+    files.write(path, tensors, {"plain": plain, "progress": progress})
 
 
 def load_state(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Inverse of :func:`save_state`."""
-    tensors, header = checkpoint.read(path)
+    tensors, header = files.read(path)
     return join_tensors(header["plain"], tensors), header["progress"]
 
 

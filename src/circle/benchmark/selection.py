@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circle.checkpoint import atomic_path
 from circle.errors import CircleError, NotDefiniteError
+from circle.files import atomic_path
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
 from circle.learner import CircleClassifier

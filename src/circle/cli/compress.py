@@ -11,12 +11,13 @@ from rich.table import Table
 import circle
 from circle.cli import command_line, console
 from circle.compression import Compression, CompressionConfig, Validation, compress_weights, explore
-from circle.compression.measure import Timing
-from circle.compression.search import Step, Way
+from circle.compression.measurement import Timing
+from circle.compression.search import Step, Way, compression_figure
 from circle.data.sources import open_source
 from circle.errors import CircleError, counted
-from circle.heads.packed import Weights
-from circle.learner import CircleClassifier
+from circle.files import load
+from circle.heads.scores import Weights
+from circle.predictor import ImageClassifier
 
 
 def compress(
@@ -81,7 +82,7 @@ def compress(
         for name, value in {"--report": report, "--plot": plot, "--target-kb": target_kb, "--ways": ways}.items():
             if value is not None:
                 raise CircleError(f"{name}: needs --images to measure on; without them only --weights can be chosen")
-    classifier = CircleClassifier.load(model, device=device)
+    classifier = load(model, device=device)
     if images is None:
         compress_weights(classifier, weights or "float16").save(output)
         _say_sizes(model, output)
@@ -92,15 +93,14 @@ def compress(
     if report is not None:
         console.write_json(report, _facts(result, model, images))
     if plot is not None:
-        from circle.compression.figure import compression_figure  # matplotlib takes a while to import
-        from circle.report.drawing import save
+        from circle.report.drawing import save  # matplotlib takes a while to import
 
         save(compression_figure(result, f"{model.name}: what a smaller model costs"), plot, kind)
     _say_sizes(model, output)
     return 0
 
 
-def _explored(classifier: CircleClassifier, images: Path, config: CompressionConfig) -> Compression:
+def _explored(classifier: ImageClassifier, images: Path, config: CompressionConfig) -> Compression:
     source, err = open_source(images), console.messages()
     with console.progress(err) as bar:
         task = bar.add_task("features", total=len(source))

@@ -27,7 +27,7 @@ from circle.distributed import processes
 from circle.errors import CircleError, counted
 
 if TYPE_CHECKING:
-    from circle.learner import CircleClassifier
+    from circle.predictor import ImageClassifier
 
 
 def output() -> Console:
@@ -84,7 +84,7 @@ def duration(seconds: float) -> str:
     return f"{whole} s"
 
 
-def knowledge(path: Path, model: CircleClassifier) -> str:
+def knowledge(path: Path, model: ImageClassifier) -> str:
     """What a model knows, in words."""
     return f"{path} knows {counted(len(model.classes_), 'class')} from {counted(model.samples_, 'image')}"
 
@@ -167,7 +167,7 @@ def check_csv(path: Path | None) -> None:
 
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a table, its headings in the first row, whole or not at all."""
-    from circle.checkpoint import atomic_path  # PyTorch takes a while to import, and the Tab key waits for none
+    from circle.files import atomic_path  # PyTorch takes a while to import, and the Tab key waits for none
 
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
@@ -175,7 +175,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> None:
     """Write plain data whole or not at all."""
-    from circle.checkpoint import atomic_path
+    from circle.files import atomic_path
 
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(facts, indent=2) + "\n")

@@ -15,7 +15,7 @@ from circle.benchmark.evaluation import evaluate as evaluate_source
 from circle.cli import console
 from circle.data.sources import open_source
 from circle.errors import CircleError, counted
-from circle.learner import CircleClassifier
+from circle.files import load
 
 TABLE = "table"  # what --confusion is given to have the matrix printed
 MAX_COLUMNS = 20  # classes of a confusion matrix that fit on a terminal
@@ -63,7 +63,7 @@ def evaluate(
     console.check_outputs([csv, matrix_file], force=force, model=model)
     err = console.messages()
     source = open_source(data)
-    classifier = CircleClassifier.load(model, device=device)
+    classifier = load(model, device=device)
     with console.progress(err) as bar:
         task = bar.add_task("evaluating", total=len(source))
         result = evaluate_source(

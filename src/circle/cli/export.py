@@ -11,7 +11,7 @@ from rich.table import Column, Table
 from circle.cli import console
 from circle.export import Export, Layout, export_onnx
 from circle.export.checking import TOLERANCE
-from circle.learner import CircleClassifier
+from circle.files import load
 
 
 def export(
@@ -43,7 +43,7 @@ def export(
     """
     console.check_outputs([output], force=force, model=model)
     out, err = console.output(), console.messages()
-    classifier = CircleClassifier.load(model)
+    classifier = load(model)
     with console.progress(err) as bar:
         task = bar.add_task("checking", total=None)
         result = export_onnx(

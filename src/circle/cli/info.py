@@ -9,12 +9,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.table import Table
 
-from circle import checkpoint
+from circle import files
 from circle.cli import console
 from circle.errors import CircleError, counted
-from circle.learner import CircleClassifier
-from circle.model_file import compressed_facts, learning_bytes, prediction_bytes
-from circle.serve.recovery import journal_path, pending_steps
+from circle.predictor import Predictor
+from circle.serve.recovery import JOURNAL, journal_path, pending_steps
 
 
 def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -42,7 +41,7 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     table.add_row("this file", console.size(facts["file_bytes"]))
     if facts["learning_bytes"] is not None:
         table.add_row("as a learning model", console.size(facts["learning_bytes"]))
-    table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (`circle pack` writes it)")
+        table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (`circle pack` writes it)")
     if facts["compressed"] is not None:
         table.add_row("compressed", _compressed(facts["compressed"]))
     count = facts["parameters"]
@@ -58,31 +57,31 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    header = checkpoint.read_header(path)
-    model = CircleClassifier.load(path)
-    learning = header["kind"] == "learning"
+    header = files.read_header(path)
+    model = files.load(path)
     count = model.parameter_count()
     classes = model.classes_.tolist()
-    counts = model.statistics_[0].counts.tolist() if learning else [None] * len(classes)
+    learner = None if isinstance(model, Predictor) else model
+    counts = learner.statistics_[0].counts.tolist() if learner else [None] * len(classes)
     return {
         "kind": header["kind"],
         "version": header.get("version", "unknown"),
         "samples": model.samples_,
         "classes": [{"label": label, "images": n} for label, n in zip(classes, counts, strict=True)],
-        "journal": _journal(path, header) if learning else None,
+        "journal": _journal(path, learner.metadata_) if learner else None,
         "file_bytes": path.stat().st_size,
-        "learning_bytes": learning_bytes(model) if learning else None,
-        "prediction_bytes": prediction_bytes(model),
-        "compressed": compressed_facts(model),
+        "learning_bytes": files.learning_bytes(learner) if learner else None,
+        "prediction_bytes": files.prediction_bytes(model),
+        "compressed": files.compressed_facts(model) if isinstance(model, Predictor) else None,
         "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
         "settings": header["settings"],
     }
 
 
-def _journal(path: Path, header: dict[str, Any]) -> str | None:
+def _journal(path: Path, metadata: dict[str, Any]) -> str | None:
     """What a server has kept beside the file and not yet written into it, in words."""
     try:
-        steps = pending_steps(path, header.get("journal"))
+        steps = pending_steps(path, metadata.get(JOURNAL))
     except CircleError as error:
         return str(error)
     if not steps:

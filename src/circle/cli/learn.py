@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from circle import checkpoint
+from circle import files
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.sources import open_source
@@ -74,7 +74,7 @@ def learn(
             )
     else:
         source = open_source(data)
-        with checkpoint.exclusive(model):
+        with files.exclusive(model):
             classifier = _opened(model, settings, device)
             with _watched(err) as (stop, report):
                 lesson = teach(
@@ -106,7 +106,6 @@ def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
     if not path.exists():
         return settings.new_model().set_params(device=device)
     classifier = CircleClassifier.load(path, device=device)
-    classifier._require_learning()
     settings.check_against(classifier, path)
     return classifier
 

@@ -8,7 +8,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from circle.cli import console
-from circle.learner import CircleClassifier
+from circle.errors import CircleError
+from circle.files import load
+from circle.predictor import Predictor
 
 
 def pack(model: Path, output: Path, /, *, force: Annotated[bool, Parameter(negative=())] = False) -> int:
@@ -24,7 +26,13 @@ def pack(model: Path, output: Path, /, *, force: Annotated[bool, Parameter(negat
         Replace the output file where it exists.
     """
     console.check_outputs([output], force=force, model=model)
-    CircleClassifier.load(model).save(output, for_prediction=True)
+    classifier = load(model)
+    if isinstance(classifier, Predictor):
+        raise CircleError(
+            f"{model}: this model only predicts already; expected a learning model "
+            "(copy the file as it is, or make it smaller with `circle compress`)"
+        )
+    classifier.save(output, for_prediction=True)
     console.output().print(
         f"{output}: {console.size(output.stat().st_size)}, predicts only; {model} has "
         f"{console.size(model.stat().st_size)} and keeps learning",

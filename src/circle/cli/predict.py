@@ -14,7 +14,7 @@ from circle.benchmark.evaluation import most_probable, probabilities
 from circle.cli import console
 from circle.data.sources import open_unlabelled
 from circle.errors import CircleError, counted
-from circle.learner import CircleClassifier
+from circle.files import load
 
 
 def predict(
@@ -54,7 +54,7 @@ def predict(
     if not images:
         raise CircleError("no images given: expected image files, folders or zip archives")
     samples = open_unlabelled(images)
-    classifier = CircleClassifier.load(model, device=device)
+    classifier = load(model, device=device)
     classes = classifier.classes_.tolist()
     unreadable: list[str] = []
     rows: list[tuple[str, list[tuple[Any, float]]]] = []

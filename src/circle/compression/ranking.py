@@ -32,7 +32,7 @@ class Separation:
         means = class_means(statistics)
         covariance = pooled_covariance(statistics, means)
         per_class = statistics.samples / len(means)
-        covariance.diagonal().add_(config.of_covariance(covariance, statistics.degrees_of_freedom, per_class))
+        covariance.diagonal().add_(config.ridge_for_covariance(covariance, statistics.degrees_of_freedom, per_class))
         shares = statistics.counts.to(means.device, torch.float64) / statistics.samples
         centred = (means - shares @ means) * shares.sqrt()[:, None]
         factor = linalg.cholesky(covariance)

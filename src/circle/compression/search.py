@@ -4,43 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from circle.compression.measure import Timing, file_bytes, time_models
+from circle.compression.measurement import Timing, Validation, file_bytes, time_models
 from circle.compression.ranking import dropping_order
-from circle.compression.validation import Validation
-from circle.compression.workshop import PartId, Variant, Workshop
+from circle.compression.variants import PartId, Variant, VariantBuilder
 from circle.errors import CircleError
-from circle.heads.packed import CODES, Weights
+from circle.heads.scores import CODE_TYPES, Weights
 from circle.heads.slda import SLDAConfig
-from circle.learner import CircleClassifier
+from circle.predictor import ImageClassifier, Predictor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Report = Callable[[str], None]
 Way = Literal["weights", "groups", "parts", "rank"]
 WAYS: tuple[Way, ...] = get_args(Way)
+WAYS_IN_WORDS = {
+    None: "as it is",
+    "weights": "weights in fewer bits",
+    "groups": "fewer groups",
+    "parts": "fewer parts",
+    "rank": "lower rank",
+}
 
 
 @dataclass(frozen=True)
 class CompressionConfig:
     """Options of a search for a smaller model: what it may cost and which ways it may go.
 
-    ``ways`` are tried in the order of ``WAYS`` whatever their order here; None: all that the model allows.
+    Parameters
+    ----------
+    ways : tuple of str or None
+        Of "weights", "groups", "parts" and "rank", tried in this order; None: all that the model allows.
+    weights : {"float32", "float16", "int8"} or None
+        Format of the weights; None: the smallest whose loss is accepted.
+    max_loss : float
+        Points of accuracy on the validation images that the smaller model may lose.
+    target_bytes : int or None
+        Size of the file to stop at.
+    shares : tuple of float
+        Shares of the parts to keep that are tried.
+    rank_shares : tuple of float
+        Ranks of the weights that are tried, as shares of the number of classes.
+    timing_seconds : float
+        About how long to measure times.
     """
 
     ways: tuple[Way, ...] | None = None
-    weights: Weights | None = None  # None: the smallest format whose loss is accepted
-    max_loss: float = 0.5  # points of accuracy on the validation images
-    target_bytes: int | None = None  # no further than this
-    shares: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the parts kept
-    rank_shares: tuple[float, ...] = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)  # of the number of classes
+    weights: Weights | None = None
+    max_loss: float = 0.5
+    target_bytes: int | None = None
+    shares: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+    rank_shares: tuple[float, ...] = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
     timing_seconds: float = 20.0
 
     def __post_init__(self) -> None:
         for way in self.ways or ():
             if way not in WAYS:
                 raise CircleError(f"way {way!r}: expected {', '.join(WAYS)}")
-        if self.weights is not None and self.weights not in CODES:
-            raise CircleError(f"weights {self.weights!r}: expected {', '.join(CODES)}")
+        if self.weights is not None and self.weights not in CODE_TYPES:
+            raise CircleError(f"weights {self.weights!r}: expected {', '.join(CODE_TYPES)}")
         if not 0 <= self.max_loss <= 100:
             raise CircleError(f"max loss {self.max_loss:g}: expected points of accuracy, from 0 to 100")
         if self.target_bytes is not None and self.target_bytes <= 0:
@@ -73,9 +98,23 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Compression:
-    """All steps, the first being the model as it is, and the model that was chosen."""
+    """What came of :func:`explore`.
 
-    model: CircleClassifier
+    Attributes
+    ----------
+    model : Predictor
+        The model that was chosen.
+    steps : list of Step
+        All that was tried, the first being the model as it is.
+    images : int
+        Number of validation images.
+    batch_size : int
+        Number of images in the batch that was timed.
+    unreadable : list of str
+        Why validation images were left out, one reason each.
+    """
+
+    model: Predictor
     steps: list[Step]
     images: int
     batch_size: int
@@ -86,24 +125,33 @@ class Compression:
         return next(step for step in self.steps if step.chosen)
 
 
-def compress(model: CircleClassifier, X: Any, y: Any, **config: Any) -> CircleClassifier:
+def compress(model: ImageClassifier, X: Any, y: Any, **config: Any) -> Predictor:
     """A smaller model for prediction, chosen on labelled images that ``model`` has not learned.
 
     Keywords are the fields of :class:`circle.compression.CompressionConfig`, such as ``max_loss=0.5``.
+
+    Examples
+    --------
+    >>> from circle import CircleClassifier
+    >>> from sklearn.datasets import load_digits
+    >>> images, labels = load_digits(return_X_y=True)
+    >>> model = CircleClassifier(image_size=16).partial_fit(images[:500] / 16, labels[:500])
+    >>> compress(model, images[500:700] / 16, labels[500:700], ways=("weights",), max_loss=2.0)
+    Predictor(10 classes, 500 images learned, 1 group)
     """
     settings = CompressionConfig(**{"timing_seconds": 0.0, **config})
     return explore(model, Validation.of_arrays(model, X, y), settings, timed=False).model
 
 
-def compress_weights(model: CircleClassifier, weights: Weights = "float16") -> CircleClassifier:
+def compress_weights(model: ImageClassifier, weights: Weights = "float16") -> Predictor:
     """The same model for prediction with weights in another format: what needs no images, and no choice."""
     CompressionConfig(weights=weights)
-    workshop = Workshop(model)
-    return workshop.build(workshop.whole._replace(weights=weights))
+    builder = VariantBuilder(model)
+    return builder.build(builder.whole._replace(weights=weights))
 
 
 def explore(
-    model: CircleClassifier,
+    model: ImageClassifier,
     validation: Validation,
     config: CompressionConfig | None = None,
     report: Report = lambda what: None,
@@ -112,12 +160,12 @@ def explore(
 ) -> Compression:
     """Try the ways one after the other, each from the best step so far; measure all steps; choose."""
     config = config or CompressionConfig()
-    search = _Search(Workshop(model, validation), config, report)
+    search = _Search(VariantBuilder(model, validation), config, report)
     search.run()
     steps = search.steps
     if timed:
         report("timing")
-        models = [search.workshop.build(variant) for variant in search.variants]
+        models = [search.builder.build(variant) for variant in search.variants]
         singles = time_models(models, validation.images[:1], config.timing_seconds / 2)
         batches = time_models(models, validation.images, config.timing_seconds / 2)
         steps = [
@@ -125,22 +173,22 @@ def explore(
             for step, single, batch in zip(steps, singles, batches, strict=True)
         ]
     steps[search.best] = replace(steps[search.best], chosen=True)
-    result = search.workshop.build(search.variants[search.best])
+    result = search.builder.build(search.variants[search.best])
     return Compression(result, steps, len(validation), len(validation.images), validation.unreadable)
 
 
 class _Search:
     """The state of a search: what was tried, and which of it is the best so far."""
 
-    def __init__(self, workshop: Workshop, config: CompressionConfig, report: Report) -> None:
-        self.workshop, self.config, self.report = workshop, config, report
-        self.ways = _possible_ways(workshop, config)
+    def __init__(self, builder: VariantBuilder, config: CompressionConfig, report: Report) -> None:
+        self.builder, self.config, self.report = builder, config, report
+        self.ways = _possible_ways(builder, config)
         self.steps: list[Step] = []
         self.variants: list[Variant] = []
         self.best = 0
 
     def run(self) -> None:
-        self._try(None, self.workshop.whole)
+        self._try(None, self.builder.whole)
         for way in self.ways:
             if self._small_enough(self.best):
                 break
@@ -159,7 +207,7 @@ class _Search:
         elif way == "groups":
             while len(groups := {part.group for part in variant.parts}) > 1:
                 fewer = [_without_group(variant, group) for group in sorted(groups)]
-                variant = max(fewer, key=self.workshop.accuracy)
+                variant = max(fewer, key=self.builder.accuracy)
                 yield variant
         elif way == "parts":
             order = self._dropping_order(variant)
@@ -168,23 +216,24 @@ class _Search:
                 left = set(variant.parts).difference(order[:count])
                 yield variant._replace(parts=tuple(part for part in variant.parts if part in left))
         else:
-            classes = len(self.workshop.model._classes())
+            classes = len(self.builder.predictor.labels)
             ranks = {max(1, round(share * classes)) for share in self.config.rank_shares}
             for rank in sorted(ranks, reverse=True):
                 yield variant._replace(rank=rank)
 
     def _dropping_order(self, variant: Variant) -> list[PartId]:
-        model, groups = self.workshop.model, sorted({part.group for part in variant.parts})
-        head = model._head_config()
+        statistics, groups = self.builder.statistics, sorted({part.group for part in variant.parts})
+        assert statistics is not None, "parts are only left out of learning models"
+        head = self.builder.predictor.head_config()
         parts = [
-            {part: self.workshop.columns[part] for part in variant.parts if part.group == group} for group in groups
+            {part: self.builder.columns[part] for part in variant.parts if part.group == group} for group in groups
         ]
         config = head if isinstance(head, SLDAConfig) else SLDAConfig()
-        return dropping_order([model.statistics_[group] for group in groups], parts, config)
+        return dropping_order([statistics[group] for group in groups], parts, config)
 
     def _try(self, way: Way | None, variant: Variant) -> int:
         """Measure a variant; its number."""
-        accuracy = self.workshop.accuracy(variant)
+        accuracy = self.builder.accuracy(variant)
         loss = 100.0 * (self.steps[0].accuracy - accuracy) if self.steps else 0.0
         step = Step(
             way=way,
@@ -192,10 +241,10 @@ class _Search:
             rank=variant.rank,
             groups=len({part.group for part in variant.parts}),
             parts=len(variant.parts),
-            features=self.workshop.features(variant.parts),
+            features=self.builder.features(variant.parts),
             accuracy=accuracy,
             loss=loss,
-            file_bytes=file_bytes(self.workshop.build(variant)),
+            file_bytes=file_bytes(self.builder.build(variant)),
             accepted=loss <= self.config.max_loss + 1e-9,
         )
         self.steps.append(step)
@@ -232,20 +281,20 @@ def _without_group(variant: Variant, group: int) -> Variant:
     return variant._replace(parts=tuple(part for part in variant.parts if part.group != group))
 
 
-def _possible_ways(workshop: Workshop, config: CompressionConfig) -> list[Way]:
-    """The ways wished for, or all that the model allows; a wish that it does not allow is an error."""
-    model = workshop.model
-    head = model._head_config().name
+def _possible_ways(builder: VariantBuilder, config: CompressionConfig) -> list[Way]:
+    """The ways asked for, or all that the model allows; to ask for one that it does not allow is an error."""
+    model, statistics = builder.predictor, builder.statistics
+    head = model.head_config().name
     refused: dict[Way, str] = {}
-    if not workshop.linear():
+    if not builder.linear():
         refused["weights"] = refused["rank"] = f"the head {head!r} is not linear"
     if len(model.groups_) == 1:
         refused["groups"] = "the model has one group"
-    if not workshop.learning:
+    if statistics is None:
         refused["parts"] = "this model only predicts: expected the learning model it was made from"
-    elif not model.statistics_[0].selectable:
+    elif not statistics[0].selectable:
         refused["parts"] = f"statistics of the head {head!r} cannot be cut"
-    elif len(workshop.columns) == len(model.groups_):
+    elif len(builder.columns) == len(model.groups_):
         refused["parts"] = f"every group is one indivisible {model.groups_[0].members[0].config.name!r}"
     for way in config.ways or ():
         if way in refused:
@@ -257,3 +306,47 @@ def _possible_ways(workshop: Workshop, config: CompressionConfig) -> list[Way]:
     if not chosen:
         raise CircleError(f"nothing to compress: {'; '.join(dict.fromkeys(refused.values()))}")
     return chosen
+
+
+# -- the picture ----------------------------------------------------------------------------------------------
+
+
+def compression_figure(result: Compression, title: str) -> Figure:
+    """Validation accuracy of every step against the work of one image alone, of one in a batch, and the file's size."""
+    from circle.report.drawing import dress, new_figure, safe_text  # matplotlib takes a while to import
+
+    figure = new_figure(9.6, 4.6)
+    figure.suptitle(safe_text(title, 100), fontsize=11)
+    alone, batch, size = figure.subplots(1, 3, sharey=True)
+    _draw(alone, result, lambda step: _work(step.one_image))
+    _draw(batch, result, lambda step: _work(step.batch))
+    _draw(size, result, lambda step: step.file_bytes / 1000)
+    alone.set_ylabel(f"accuracy on {result.images:,} validation images, %")
+    for axes in (alone, batch):
+        axes.set_xlabel("processor time, model as it is = 1")
+    size.set_xlabel("kB")
+    dress(alone, "One image")
+    dress(batch, f"{result.batch_size} images at once")
+    dress(size, "File")
+    handles, names = alone.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, handlelength=4, fontsize=8.5)
+    return figure
+
+
+def _work(timing: Timing | None) -> float:
+    assert timing is not None, "a picture shows times: explore with timed=True"
+    return timing.work_ratio
+
+
+def _draw(axes: Axes, result: Compression, place: Callable[[Step], float]) -> None:
+    from circle.report.drawing import STYLES
+
+    for number, (way, name) in enumerate(WAYS_IN_WORDS.items()):
+        steps = [step for step in result.steps if step.way == way]
+        if steps:
+            style = STYLES[number]
+            look: dict[str, Any] = {**style, "linewidth": 1.5, "markersize": 0.65 * style["markersize"]}
+            axes.plot([place(step) for step in steps], [100 * step.accuracy for step in steps], label=name, **look)
+    look = {"color": "#000000", "marker": "o", "markersize": 12, "markerfacecolor": "none", "linestyle": "none"}
+    axes.plot(place(result.chosen), 100 * result.chosen.accuracy, label="chosen", **look)
+    axes.set_xlim(left=0)

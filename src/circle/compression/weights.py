@@ -10,8 +10,17 @@ from torch import Tensor
 
 from circle import linalg
 from circle.errors import CircleError
-from circle.heads.packed import LowRankScores, PackedMatrix, PackedScores, Weights, encoded, pack, row_factors
-from circle.heads.scores import LinearScores, Scores
+from circle.heads.scores import (
+    LinearScores,
+    LowRankScores,
+    PackedMatrix,
+    PackedScores,
+    Scores,
+    Weights,
+    encoded,
+    pack,
+    row_factors,
+)
 from circle.statistics import Statistics
 
 BLOCK = 64  # columns that are rounded before their errors are passed on to all later ones at once

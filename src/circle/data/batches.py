@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from circle.data.decode import ImageConfig, to_pixels
+from circle.data.decode import ImageConfig, read_pixels, to_pixels
 from circle.errors import CircleError
 
 TILE = 1024  # images looked at together while checking
@@ -37,8 +38,12 @@ class ImageBatch:
 
     Accepted: NumPy arrays [N, H, W], [N, H, W, C] or [N, D] with D a flattened square image (rows of an
     [S, S] or [S, S, 3] image); tensors of the same shapes, but [N, C, H, W] where they have four axes, as
-    PyTorch has it; sequences of PIL images or of arrays of different sizes. Integers run from 0 to 255 (uint16:
-    to 65,535), floats from 0 to 1.
+    PyTorch has it; sequences of PIL images, of paths to image files or of arrays of different sizes. Integers run from
+    0 to 255 (uint16: to 65,535), floats from 0 to 1.
+
+    One PIL image and one path are batches of one. So is one array without the axis N, where the model's image shape
+    leaves no doubt: [H, W, C] (a tensor [C, H, W]) for models of several channels, [H, W] of just the model's size for
+    those of one channel that resize no arrays.
     """
 
     def __init__(self, images: Any, config: ImageConfig | ImageWish, *, resize: bool) -> None:
@@ -46,18 +51,21 @@ class ImageBatch:
 
         ``resize`` says whether arrays of another size are brought to it, or refused.
         """
+        known = config if isinstance(config, ImageConfig) else None
+        if known is not None and _is_single(images, known, resize=resize):
+            images = images[None]
         self._source, self._pictures = _sorted_out(images)
         if self._pictures:
             self.config = config.decided(32, 32, 3) if isinstance(config, ImageWish) else config
             return
         shape = _shape(_real(self._source))
-        known = config if isinstance(config, ImageConfig) else None
         self._layout = _layout(shape, known, channels_first=_is_tensors(self._source))
         channels, height, width = self._layout
         self.config = known or config.decided(height, width, channels)  # pyright: ignore[reportAttributeAccessIssue]
         if channels != self.config.channels:
             raise CircleError(
-                f"images with {channels} channels (shape {shape}): the model takes {self.config.channels}"
+                f"images with {channels} channels (shape {shape}): the model takes {self.config.channels}; "
+                "a single image is written image[None]"
             )
         self._resize = (height, width) != (self.config.height, self.config.width)
         if self._resize and not resize:
@@ -104,15 +112,21 @@ class ImageBatch:
         return values.reshape(len(values), height, width, channels).permute(0, 3, 1, 2)
 
     def _picture(self, index: int, picture: Any) -> np.ndarray:
+        if isinstance(picture, (str, Path)):
+            return read_pixels(Path(picture), self.config, str(picture))
         if not isinstance(picture, (Image.Image, np.ndarray)):
-            raise CircleError(f"image {index} is a {type(picture).__name__}: expected a PIL image or an array")
+            raise CircleError(
+                f"image {index} is a {type(picture).__name__}: expected a PIL image, an array or the path of a file"
+            )
         return to_pixels(picture, self.config, f"image {index}")
 
 
 def _sorted_out(images: Any) -> tuple[np.ndarray | Tensor | list[Any], bool]:
     """The images as something that can be sliced, and whether they are pictures of their own sizes."""
-    if isinstance(images, Image.Image):
+    if isinstance(images, (Image.Image, str, Path)):
         return [images], True
+    if isinstance(images, np.ndarray) and images.ndim == 1 and images.dtype.kind == "U":
+        return images.tolist(), True
     if isinstance(images, Tensor) or (isinstance(images, np.ndarray) and not images.dtype.hasobject):
         return images, False
     if hasattr(images, "toarray"):
@@ -126,7 +140,7 @@ def _sorted_out(images: Any) -> tuple[np.ndarray | Tensor | list[Any], bool]:
     if isinstance(images, np.ndarray) and images.ndim > 1:  # objects that are numbers, one hopes
         return _numbers(images), False
     pictures = list(images)
-    if any(isinstance(picture, Image.Image) for picture in pictures):
+    if any(isinstance(picture, (Image.Image, str, Path)) for picture in pictures):
         return pictures, True
     if pictures and all(isinstance(picture, (Tensor, np.ndarray)) for picture in pictures):
         alike = len({(type(picture), tuple(picture.shape)) for picture in pictures}) == 1
@@ -134,6 +148,18 @@ def _sorted_out(images: Any) -> tuple[np.ndarray | Tensor | list[Any], bool]:
             raise CircleError("tensors of different shapes: expected one shape, or PIL images")
         return pictures, not alike
     return _numbers(pictures), False
+
+
+def _is_single(images: Any, config: ImageConfig, *, resize: bool) -> bool:
+    """Whether an array can only be one image without an axis for the batch."""
+    if not isinstance(images, (np.ndarray, Tensor)):
+        return False
+    shape, own = tuple(images.shape), (config.height, config.width)
+    if config.channels == 1:
+        # [N, H, W] and flattened [N, D] are batches of grey images: only the very size of the model's is one image.
+        return not resize and ((shape == own and config.height > 1) or (shape == (*own, 1) and config.width > 1))
+    channels = shape[0 if isinstance(images, Tensor) else -1] if len(shape) == 3 else 0
+    return channels == config.channels
 
 
 def _is_tensors(images: np.ndarray | Tensor | list[Any]) -> bool:

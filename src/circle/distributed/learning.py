@@ -23,14 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from circle import checkpoint
+from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source
 from circle.distributed.processes import Shard
 from circle.distributed.shares import DataShare, GroupShare, ModelChoice, Share
 from circle.distributed.team import Team
+from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
-from circle.learner import IMAGES_PER_TILE, CircleClassifier
+from circle.learner import CircleClassifier
 from circle.learning import Lesson, check_lesson, check_outcome, learn_tile, numbered
 
 
@@ -54,7 +55,7 @@ def learn_together(
     with contextlib.ExitStack() as stack:
         source = team.together(lambda: open_source(data))
         _check_same_source(team, source)
-        team.together(lambda: stack.enter_context(checkpoint.exclusive(path)) if team.first else None)
+        team.together(lambda: stack.enter_context(files.exclusive(path)) if team.first else None)
         share = (DataShare if shard == "data" else GroupShare)(team, path, choice)
         image = team.together(lambda: check_lesson(source, share.model))
         if strict:

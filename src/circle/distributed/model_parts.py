@@ -14,7 +14,7 @@ from torch import Tensor
 
 from circle.errors import CircleError
 
-Contents = tuple[dict[str, Any], dict[str, Tensor]]  # header and tensors, as in circle.model_file
+Contents = tuple[dict[str, Any], dict[str, Tensor]]  # header and tensors, as in circle.files
 
 
 def share_bounds(groups: int, shares: int) -> list[tuple[int, int]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from circle import checkpoint, model_file
+from circle import files
 from circle.data.sources import Sample, Source
 from circle.distributed import model_parts
 from circle.distributed.mapped import mapped_in
@@ -50,20 +50,19 @@ class DataShare:
                 require_exact(model)
                 return model.prepare(model.input_config())
             model = CircleClassifier.load(path, device=team.device)
-            model._require_learning()
             require_exact(model)
             choice.check(model)
             return model
 
         # The others take settings and grids from the first, so they need neither the file nor the same processor.
         model = team.together(lambda: opened() if team.first else None)
-        header, tensors = model_file.blueprint(model) if model is not None else ({}, {})
+        header, tensors = files.blueprint(model) if model is not None else ({}, {})
         header = team.broadcast(header)
         for rank in range(1, team.size) if team.first else ():
             team.send(tensors, rank)
         tensors = tensors if team.first else team.receive(0)
         self.model: CircleClassifier = team.together(
-            lambda: model or model_file.built(CircleClassifier, header, tensors, team.device, path)
+            lambda: model or files.empty_learner(header, tensors, team.device, path)
         )
 
     def samples(self, source: Source) -> Iterator[Sample]:
@@ -72,8 +71,7 @@ class DataShare:
     def save(self) -> None:
         total = self.team.summed(self.model.statistics_)
         # From here on the sum is the first process's, and the others start from nothing.
-        nothing = map(self.model._new_statistics, self.model.groups_)
-        self.model._replace_statistics(total if self.team.first else [*nothing])
+        self.model.replace_statistics(total if self.team.first else self.model.new_statistics())
         self.team.together(lambda: self.model.save(self.path) if self.team.first else None)
 
 
@@ -95,17 +93,15 @@ class GroupShare:
         for rank, (_, tensors) in list(enumerate(contents))[1:]:
             team.send(tensors, rank)
         header, tensors = headers[team.rank], contents[0][1] if team.first else team.receive(0)
-        make = model_file.restored if tensors else model_file.built
-        self.model: CircleClassifier = team.together(lambda: make(CircleClassifier, header, tensors, team.device, path))
+        make: Any = files.restored if tensors else files.empty_learner
+        self.model: CircleClassifier = team.together(lambda: make(header, tensors, team.device, path))
 
     def _contents(self, choice: ModelChoice) -> model_parts.Contents:
         """Header and tensors of the whole model, which stay on disk; no tensors where it is new."""
         if self.path.exists():
-            tensors, header = checkpoint.read(self.path)
-            model = model_file.described(CircleClassifier, header, "cpu")
-            model._prediction_only = header["kind"] == "prediction"
-            model._require_learning()
-            choice.check(model)
+            tensors, header = files.read(self.path)
+            files.require_learning_kind(header, self.path)
+            choice.check(files.described_learner(header, "cpu"))
             return header, tensors
         model = choice.new()
         settings = {**model.part_settings(), "image": model.input_config().to_dict()}
@@ -115,7 +111,7 @@ class GroupShare:
         return iter(source)
 
     def save(self) -> None:
-        header, tensors = self.team.together(lambda: model_file.learning_contents(self.model))
+        header, tensors = self.team.together(lambda: files.learning_contents(self.model))
         headers = self.team.exchange({"header": header})
         if not self.team.first:
             self.team.send(tensors, 0)
@@ -124,4 +120,4 @@ class GroupShare:
             others = enumerate(headers[1:], start=1)
             contents += [(each["header"], self.team.receive(rank, on_disk)) for rank, each in others]
         whole, parts = model_parts.joined(contents)
-        self.team.together(lambda: checkpoint.write(self.path, parts, whole) if self.team.first else None)
+        self.team.together(lambda: files.write(self.path, parts, whole) if self.team.first else None)

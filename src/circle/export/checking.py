@@ -1,4 +1,4 @@
-"""Does an ONNX file say what the model says? Compared in onnxruntime, image by image, and timed."""
+"""Write a model as ONNX, compare the file with it in onnxruntime, image by image, and keep it only if they agree."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from circle import files
+from circle.data.decode import ImageConfig
+from circle.data.sources import Source, Unlabelled, open_source, open_unlabelled
 from circle.ensemble import LEVELS_PER_DEVIATION
-from circle.errors import CircleError
+from circle.errors import CircleError, UnreadableImageError
 from circle.export.graph import import_onnx
-from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, positions_name
+from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, onnx_model, positions_name
 from circle.extractors import ImageShape, extract, pink_noise
 from circle.extractors.calibration import FINER
-from circle.learner import CircleClassifier
+from circle.predictor import ImageClassifier, Predictor
 
 TOLERANCE = 1e-4  # of a probability
 #: How far from the boundary of two steps another runtime may round the other way, in deviations of the feature.
@@ -59,6 +62,87 @@ class Speed:
     circle: float
 
 
+@dataclass(frozen=True)
+class Export:
+    """What came of :func:`export_onnx`.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of the file.
+    agreement : Agreement
+        How the file did beside the model.
+    speeds : list of Speed
+        Images per second of both.
+    unreadable : list of str
+        Why images to check with were skipped, one reason each.
+    """
+
+    size: int
+    agreement: Agreement
+    speeds: list[Speed]
+    unreadable: list[str]
+
+
+def export_onnx(
+    model: ImageClassifier,
+    path: str | Path,
+    *,
+    layout: Layout = "NHWC",
+    check: str | Path | None = None,
+    report: Callable[[int], None] = lambda images: None,
+) -> Export:
+    """Write ``model`` to ``path`` as ONNX, compare the file with it, and time both.
+
+    ``check`` names images to compare on (a file, folder, zip archive or npz); without it they are synthetic. A file
+    that disagrees is not kept: ``path`` is then as it was before. ``report`` hears how many images have been compared.
+    """
+    path = Path(path)
+    import_onnxruntime()  # what is missing is said before the work begins
+    samples = None if check is None else open_images(Path(check))
+    predictor = model.for_prediction()
+    try:
+        proto = onnx_model(predictor, layout)
+    except CircleError as error:
+        raise CircleError(f"{path}: not written: {error}") from error
+    unreadable: list[str] = []
+    image = predictor.image_
+    with files.atomic_path(path) as temporary:
+        temporary.write_bytes(proto.SerializeToString())
+        synthetic = random_images(ImageShape(image.channels, image.height, image.width))
+        pixels = synthetic.numpy() if samples is None else readable(predictor.image_, samples, unreadable)
+        try:
+            found = agreement(predictor, temporary, counted(in_batches(pixels), report), layout)
+        except CircleError as error:
+            raise CircleError(f"{path}: not written: {error}") from error
+        return Export(temporary.stat().st_size, found, speeds(predictor, temporary, synthetic, layout), unreadable)
+
+
+def open_images(path: Path) -> Source | Unlabelled:
+    """Images from whatever holds them; labels are of no interest here."""
+    return open_source(path) if path.suffix.lower() == ".npz" else open_unlabelled(path)
+
+
+def readable(image: ImageConfig, samples: Source | Unlabelled, unreadable: list[str]) -> Iterator[np.ndarray]:
+    """Pixels uint8 [C, H, W] in the model's shape; the reasons of those that have none go to ``unreadable``."""
+    for sample in samples:
+        try:
+            yield sample.pixels(image)
+        except UnreadableImageError as error:
+            unreadable.append(str(error))
+    if len(unreadable) == len(samples):
+        raise CircleError(f"no readable image to check with ({unreadable[0]})")
+
+
+def counted(batches: Iterable[Tensor], report: Callable[[int], None]) -> Iterator[Tensor]:
+    """The same batches; ``report`` hears how many images are done."""
+    done = 0
+    for batch in batches:
+        yield batch
+        done += len(batch)
+        report(done)
+
+
 def import_onnxruntime() -> Any:
     """The onnxruntime package, which is an extra."""
     # It writes an identity of the machine to the user's cache folder and may report; nobody asked it to.
@@ -88,7 +172,7 @@ def random_images(shape: ImageShape) -> Tensor:
     return pink_noise(RANDOM_IMAGES, shape, RANDOM_SEED).mul(255.0).round().to(torch.uint8)
 
 
-def agreement(model: CircleClassifier, path: Path, batches: Iterable[Tensor], layout: Layout) -> Agreement:
+def agreement(model: Predictor, path: Path, batches: Iterable[Tensor], layout: Layout) -> Agreement:
     """Compare the file at ``path`` with the model on images uint8 [B, C, H, W], or raise where they disagree.
 
     Best class and probabilities must be the same, the latter to 1e-4. There is one excuse. Features are rounded to the
@@ -120,28 +204,29 @@ def agreement(model: CircleClassifier, path: Path, batches: Iterable[Tensor], la
     return result
 
 
-def rounds_otherwise(model: CircleClassifier, opened: Any, pixels: Tensor, layout: Layout) -> bool:
+def rounds_otherwise(model: Predictor, opened: Any, pixels: Tensor, layout: Layout) -> bool:
     """Whether the difference on one image comes from nothing but features within a hair of a boundary.
 
     Two things must hold: every position that the file finds is the model's unrounded one, rounded up or down after a
     move by less than a hair; and the model's own heads make the file's probabilities of these positions.
     """
-    if not model.quantise:
+    if not model.groups_[0].quantise:
         return False
     names = [positions_name(index) for index in range(len(model.groups_))]
     found, *positions = opened.run([PROBABILITIES, *names], {INPUT: arranged(pixels, layout)})
-    images = pixels.to(model.device, torch.float32).div(255.0)
+    device = model.groups_[0].grid.scale.device
+    images = pixels.to(device, torch.float32).div(255.0)
     for group, values in zip(model.groups_, positions, strict=True):
         limit = torch.iinfo(group.grid.dtype).max
         unrounded = group.grid.positions(torch.cat(extract(group.members, images), 1)).clamp(-limit, limit)
         hair = HAIR * LEVELS_PER_DEVIATION * FINER[group.grid.bits]
         if float((torch.from_numpy(values) - unrounded.cpu()).abs().max()) > 0.5 + hair:
             return False
-    expected = model.probabilities([torch.from_numpy(values).to(model.device) for values in positions])
+    expected = model.probabilities([torch.from_numpy(values).to(device) for values in positions])
     return bool(np.abs(found - expected.cpu().numpy()).max() <= TOLERANCE)
 
 
-def with_positions(model: CircleClassifier, path: Path) -> bytes:
+def with_positions(model: Predictor, path: Path) -> bytes:
     """The content of the file, opened up: positions on the grid are outputs, too."""
     onnx = import_onnx()
     proto = onnx.load(path)
@@ -153,7 +238,7 @@ def with_positions(model: CircleClassifier, path: Path) -> bytes:
     return proto.SerializeToString()
 
 
-def speeds(model: CircleClassifier, path: Path, pixels: Tensor, layout: Layout) -> list[Speed]:
+def speeds(model: Predictor, path: Path, pixels: Tensor, layout: Layout) -> list[Speed]:
     """One image at a time and a batch, on images uint8 [N, C, H, W]: the fastest of runs for about a second each."""
     session, result = open_session(path), []
     for batch in (1, BATCH):

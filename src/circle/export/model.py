@@ -1,20 +1,26 @@
-"""A whole classifier as one ONNX graph: uint8 images in, probabilities and the best class out."""
+"""A whole classifier as one ONNX graph: uint8 images in, probabilities and the best class out.
+
+Heads turn grid positions [N, D] into scores [N, C], all in float64 as in :mod:`circle.heads.scores`.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from circle import __version__
 from circle.ensemble import Group
+from circle.errors import CircleError
 from circle.export.extractors import add_extractor
-from circle.export.graph import Graph
-from circle.export.heads import add_scores
+from circle.export.graph import Graph, require_room
+from circle.heads.scores import CosineScores, LinearScores, LowRankScores, PackedScores, QuadraticScores, Scores
 from circle.labels import encode_labels
-from circle.learner import CircleClassifier
+from circle.predictor import ImageClassifier, Predictor
 
 Layout = Literal["NHWC", "NCHW"]
 # The files that register the forms of extractors. They are loaded with this one, which every way to ``form_of`` passes,
@@ -26,23 +32,23 @@ for forms in FORM_FILES:
     importlib.import_module(forms)
 
 
-def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
+def onnx_model(model: ImageClassifier, layout: Layout = "NHWC") -> Any:
     """The ``onnx.ModelProto`` of a model of either kind, for any number of images at a time.
 
     ``images`` uint8 [batch, H, W, C], or [batch, C, H, W] with the layout NCHW -> ``probabilities`` float32
     [batch, classes] and ``best`` int64 [batch], the column of the most probable class.
     """
-    model._require_learned()
+    predictor = model.for_prediction()
     graph = Graph()
     images = INPUT if layout == "NCHW" else graph.add("Transpose", INPUT, perm=[0, 3, 1, 2])
     images = graph.add("Div", graph.cast(images, "FLOAT"), graph.constant(255.0, "full_scale"))
-    head = model._head_config()
-    temperature = graph.constant(torch.tensor(head.temperature, dtype=torch.float64), "temperature")
+    temperature = graph.constant(torch.tensor(predictor.temperature, dtype=torch.float64), "temperature")
+    head = predictor.head_config().name
     heads = []
-    for index, (group, scores) in enumerate(zip(model.groups_, model._materialised(), strict=True)):
+    for index, (group, scores) in enumerate(zip(predictor.groups_, predictor.scores_, strict=True)):
         with graph.scope(f"group{index}"):
             positions = add_positions(graph, group, images, positions_name(index))
-            values = add_scores(graph, scores, graph.cast(positions, "DOUBLE"), head.name)
+            values = add_scores(graph, scores, graph.cast(positions, "DOUBLE"), head)
             heads.append(graph.add("Softmax", graph.add("Div", values, temperature), axis=1))
     average = heads[0]
     if len(heads) > 1:
@@ -50,12 +56,12 @@ def onnx_model(model: CircleClassifier, layout: Layout = "NHWC") -> Any:
         average = graph.add("Div", graph.add("Sum", *heads), count)
     graph.add("Cast", average, name=PROBABILITIES, to=graph.onnx.TensorProto.FLOAT)
     graph.add("ArgMax", average, name=BEST, axis=1, keepdims=0)
-    shape = model.image_
+    shape = predictor.image_
     sides = {"NHWC": [shape.height, shape.width, shape.channels], "NCHW": [shape.channels, shape.height, shape.width]}
     return graph.model(
         {INPUT: ("UINT8", ["batch", *sides[layout]])},
-        {PROBABILITIES: ("FLOAT", ["batch", len(model._classes())]), BEST: ("INT64", ["batch"])},
-        metadata(model, layout),
+        {PROBABILITIES: ("FLOAT", ["batch", len(predictor.labels)]), BEST: ("INT64", ["batch"])},
+        metadata(predictor, layout),
         ("circle-cil", __version__),
     )
 
@@ -84,11 +90,11 @@ def add_positions(graph: Graph, group: Group, images: str, name: str) -> str:
     return graph.add("Clip", graph.add("Round", positions), graph.constant(-limit), graph.constant(limit), name=name)
 
 
-def metadata(model: CircleClassifier, layout: Layout) -> dict[str, str]:
+def metadata(model: Predictor, layout: Layout) -> dict[str, str]:
     """What a program needs to know besides the graph, as text by name; lists and settings are JSON."""
     image = model.image_
     return {
-        "classes": encode_labels(model._classes()),
+        "classes": encode_labels(model.labels),
         "layout": layout,
         "input": "uint8, 0 to 255, RGB" if image.channels == 3 else f"uint8, 0 to 255, {image.channels} channels",
         "height": str(image.height),
@@ -96,8 +102,90 @@ def metadata(model: CircleClassifier, layout: Layout) -> dict[str, str]:
         "channels": str(image.channels),
         "aspect": image.aspect,
         "background": str(image.background),
-        "temperature": repr(model._head_config().temperature),
+        "temperature": repr(model.temperature),
         "settings": json.dumps(model.settings()),
         "samples": str(model.samples_),
         "version": __version__,
     }
+
+
+# -- heads -----------------------------------------------------------------------------------------------------
+
+
+def add_scores(graph: Graph, scores: Scores, features: str, name: str) -> str:
+    """Scores float64 [N, C] of features float64 [N, D]; ``name`` is the head's, for the error."""
+    form = SCORE_FORMS.get(type(scores))
+    if form is None:
+        raise CircleError(
+            f"head {name!r} cannot be exported: its {scores.kind} scores have no ONNX form; "
+            f"expected one of {', '.join(sorted(kind.kind for kind in SCORE_FORMS))}"
+        )
+    return form(graph, scores, features)
+
+
+def linear(graph: Graph, scores: LinearScores, features: str) -> str:
+    """z W^T + b; W is kept in float32, as a predicting model keeps it, and widened when the file is loaded."""
+    weight = graph.cast(graph.constant(scores.weight.T, "weight"), "DOUBLE")
+    return graph.add("Add", graph.add("MatMul", features, weight), graph.constant(scores.bias.double(), "bias"))
+
+
+def packed(graph: Graph, scores: PackedScores, features: str) -> str:
+    """z A^T + b; the codes stay as short in the file as they are in the model."""
+    product = graph.add("MatMul", features, _unpacked(graph, scores.codes, scores.rows))
+    return graph.add("Add", product, graph.constant(scores.bias.double(), "bias"))
+
+
+def low_rank(graph: Graph, scores: LowRankScores, features: str) -> str:
+    """(z V^T) U^T + b."""
+    between = graph.add("MatMul", features, _unpacked(graph, scores.codes, scores.rows))
+    outer = graph.cast(graph.constant(scores.outer.T, "outer"), "DOUBLE")
+    return graph.add("Add", graph.add("MatMul", between, outer), graph.constant(scores.bias.double(), "bias"))
+
+
+def _unpacked(graph: Graph, codes: Tensor, rows: Tensor) -> str:
+    """A^T, float64 [D, R], with A_ij = rows_i codes_ij."""
+    transposed = graph.cast(graph.constant(codes.T, "codes"), "DOUBLE")
+    return graph.add("Mul", transposed, graph.constant(rows.double(), "rows"))
+
+
+def cosine(graph: Graph, scores: CosineScores, features: str) -> str:
+    """(z / |z|) W^T; a z of zero stays zero."""
+    length = graph.add("Sqrt", graph.sum(graph.square(features), [1], keep=True))
+    length = graph.add("Max", length, graph.constant(torch.tensor(1e-12, dtype=torch.float64)))
+    weight = graph.cast(graph.constant(scores.weight.T, "weight"), "DOUBLE")
+    return graph.add("MatMul", graph.add("Div", features, length), weight)
+
+
+def quadratic(graph: Graph, scores: QuadraticScores, features: str) -> str:
+    """b_c - |A_c (z - mu_c)|^2 with A_c = L_c^{-1}, because ONNX has no triangular solve.
+
+    The A_c are lower triangular, too. The file holds their triangles row by row in float64 (float32 could cost the
+    fourth digit of a probability) and one index that lays them out as matrices when it is loaded.
+    """
+    classes, size = scores.means.shape
+    rows, columns = torch.tril_indices(size, size)
+    require_room(8 * classes * (len(rows) + 1), f"covariances of {classes} classes with {size:,} features")
+    identity = torch.eye(size, dtype=torch.float64)
+    packed = torch.zeros(classes, len(rows) + 1, dtype=torch.float64)  # the last entry is the zero above diagonals
+    for index in range(classes):
+        lower = torch.zeros(size, size, dtype=torch.float64)
+        lower[rows, columns] = scores.factors[index].cpu().double()
+        packed[index, :-1] = torch.linalg.solve_triangular(lower, identity, upper=False)[rows, columns]
+    place = torch.full((size, size), len(rows), dtype=torch.int32)
+    place[columns, rows] = torch.arange(len(rows), dtype=torch.int32)  # of the transposed matrices
+    inverse = graph.add("Gather", graph.constant(packed, "factors"), graph.constant(place, "places"), axis=1)
+
+    means = graph.cast(graph.constant(scores.means.unsqueeze(1), "means"), "DOUBLE")  # [C, 1, D]
+    centred = graph.add("Sub", graph.add("Unsqueeze", features, graph.constant([0], "axes")), means)  # [C, N, D]
+    distance = graph.sum(graph.square(graph.add("MatMul", centred, inverse)), [2])  # [C, N]
+    bias = graph.constant(scores.bias.double(), "bias")
+    return graph.add("Sub", bias, graph.add("Transpose", distance, perm=[1, 0]))
+
+
+SCORE_FORMS: dict[type[Scores], Callable[..., str]] = {
+    LinearScores: linear,
+    PackedScores: packed,
+    LowRankScores: low_rank,
+    CosineScores: cosine,
+    QuadraticScores: quadratic,
+}

@@ -4,10 +4,9 @@ from circle.heads.base import Head, HeadConfig, build_head
 from circle.heads.diagonal_lda import DiagonalLDA, DiagonalLDAConfig
 from circle.heads.mahalanobis import Mahalanobis, MahalanobisConfig
 from circle.heads.ncm import NCM, CosineNCM, CosineNCMConfig, NCMConfig
-from circle.heads.packed import LowRankScores, PackedMatrix, PackedScores
 from circle.heads.qda import QDA, QDAConfig
 from circle.heads.ridge import RecursiveRidge, Ridge, RidgeHeadConfig
-from circle.heads.scores import LinearScores, Scores
+from circle.heads.scores import LinearScores, LowRankScores, PackedMatrix, PackedScores, Scores
 from circle.heads.slda import SLDA, SLDAConfig
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What every head is: a pure function from statistics to scores."""
+"""What every head is: settings, and a pure function from statistics to scores."""
 
 from __future__ import annotations
 
@@ -20,12 +20,23 @@ if TYPE_CHECKING:
 class HeadConfig(Config):
     """Settings that every head has.
 
-    Features are positions on the extractor's calibrated grid, for every head: origin and unit of each feature are
-    its mean and an eighth of its deviation over synthetic noise. For heads that care about the origin (cosine,
-    ridge without intercept) or about units (Euclidean, anything with a ridge) that is what z means.
+    Features z are positions on the extractor's calibrated grid, for every head: zero is the mean of the feature over
+    synthetic noise, and one step a fixed fraction of its deviation there. Heads that depend on the origin (cosine,
+    ridge without intercept) or on units (Euclidean, anything with a ridge) mean these.
+
+    Parameters
+    ----------
+    temperature : float
+        Scores are divided by it before the softmax.
+
+    Attributes
+    ----------
+    name : str
+        What presets, files and flags call the head.
+    parts : tuple of str
+        Names of the parts (:mod:`circle.statistics.parts`) that it needs besides those that are always kept.
     """
 
-    #: Names of the parts (:mod:`circle.statistics.parts`) that the head needs besides those that are always kept.
     parts: ClassVar[tuple[str, ...]] = ()
 
     temperature: float = option(1.0, "scores are divided by it before the softmax; above 1 is less certain")
@@ -51,20 +62,36 @@ class HeadConfig(Config):
 
     @classmethod
     def temperatures(cls) -> tuple[float, ...]:
-        """Temperatures worth trying on a validation split."""
+        """Temperatures worth trying on a validation split; those of the scores' own scale."""
         return (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 @dataclass(frozen=True)
 class RidgeConfig(HeadConfig):
-    """Settings of heads that add a ridge to the diagonal of a matrix."""
+    """Settings of heads that add a ridge to the diagonal of a matrix.
+
+    Parameters
+    ----------
+    ridge : float
+        lambda.
+    ridge_rule : {"relative", "absolute", "shrinkage"}
+        Whether lambda is a multiple of the mean diagonal, a number of its own, or falls as samples arrive, which
+        only SLDA knows.
+    temperature : float
+        Scores are divided by it before the softmax.
+
+    Attributes
+    ----------
+    follows_samples : bool
+        Whether the head knows the rule ``shrinkage``.
+    """
+
+    follows_samples: ClassVar[bool] = False
 
     ridge: float = option(0.01, "lambda, added to the diagonal of the matrix that is solved")
     ridge_rule: Literal["relative", "absolute", "shrinkage"] = option(
         "relative", "lambda is a multiple of the mean diagonal, a number of its own, or (SLDA) falls with samples"
     )
-    #: Whether the rule ``shrinkage`` is known to the head.
-    follows_samples: ClassVar[bool] = False
 
     def check(self) -> None:
         super().check()
@@ -73,8 +100,8 @@ class RidgeConfig(HeadConfig):
             self.follows_samples or self.ridge_rule != "shrinkage", "ridge_rule", "relative or absolute for this head"
         )
 
-    def added(self, mean_diagonal: float) -> float:
-        """What is added to a diagonal with this mean."""
+    def ridge_for(self, mean_diagonal: float) -> float:
+        """What is added to each entry of a diagonal with this mean."""
         if mean_diagonal <= 0.0:
             # No scatter yet (one sample per class, or constant features): the identity, the nearest mean.
             return max(1.0, self.ridge)
@@ -87,14 +114,27 @@ class RidgeConfig(HeadConfig):
 
 
 class Head(ABC):
-    """A registered head. It knows only observed classes, in the order of ``statistics.classes``."""
+    """A pure function from statistics to scores. It knows only observed classes, in the order of their rows there.
+
+    Parameters
+    ----------
+    config : HeadConfig
+        The settings; ``@register("head", ...)`` says which class of them the head takes.
+
+    Examples
+    --------
+    >>> from circle.heads import NCMConfig
+    >>> head = build_head(NCMConfig())
+    >>> type(head).__name__, head.config.temperature
+    ('NCM', 1.0)
+    """
 
     def __init__(self, config: HeadConfig) -> None:
         self.config = config
 
     @abstractmethod
     def materialise(self, statistics: Statistics) -> Scores:
-        """Closed form of the classifier. The same statistics give the same classifier."""
+        """The classifier in closed form. The same statistics give the same classifier."""
 
 
 def build_head(config: Config) -> Head:

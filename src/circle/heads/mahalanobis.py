@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from circle.config import option
-from circle.heads.quadratic import QuadraticConfig, QuadraticHead
+from circle.heads.covariance import QuadraticConfig, QuadraticHead
 from circle.registry import register
 
 
@@ -18,6 +18,17 @@ class MahalanobisConfig(QuadraticConfig):
     """Settings of the Mahalanobis head; the paper's alpha is 1 / temperature.
 
     FeCAM's power transform would have to come before the sums: BiRC2D has it as ``power``.
+
+    Parameters
+    ----------
+    shrink_diagonal, shrink_off_diagonal : float
+        a_1 and a_2: the shares of the mean variance and of the mean covariance that are added in every round.
+    shrink_rounds : int
+        How often the shrinkage is applied.
+    correlation : bool
+        Whether the covariances are scaled to correlations.
+    temperature : float
+        Scores are divided by it before the softmax.
     """
 
     name: ClassVar[str] = "mahalanobis"
@@ -52,11 +63,24 @@ class Mahalanobis(QuadraticHead):
 
     As in FeCAM a correlation matrix is applied to differences that are not scaled. A class with a single sample
     takes the pooled covariance, and the identity where there is no scatter at all.
+
+    Parameters
+    ----------
+    config : MahalanobisConfig
+        The settings.
+
+    Examples
+    --------
+    >>> from circle.statistics import Statistics
+    >>> statistics = Statistics(2, parts=MahalanobisConfig.parts)
+    >>> statistics.update(torch.tensor([[10, 0], [0, 10]], dtype=torch.int8), ["cat", "dog"])
+    >>> Mahalanobis(MahalanobisConfig()).materialise(statistics)(torch.tensor([[9, 2]]))  # no scatter yet: Euclidean
+    tensor([[  -5., -145.]], dtype=torch.float64)
     """
 
     config: MahalanobisConfig
 
-    def modelled(self, own: Tensor | None, pooled: Tensor) -> Tensor:
+    def regularised(self, own: Tensor | None, pooled: Tensor) -> Tensor:
         covariance = pooled.clone() if own is None else own
         for _ in range(self.config.shrink_rounds):
             covariance = shrunk(covariance, self.config.shrink_diagonal, self.config.shrink_off_diagonal)
@@ -71,7 +95,7 @@ class Mahalanobis(QuadraticHead):
 def correlations(covariance: Tensor) -> Tensor:
     """R_ij = S_ij / sqrt(S_ii S_jj) of a symmetric matrix [D, D], as a new one.
 
-    A feature without variance, possible with a_1 = 0, stays as it is and is mended by counted jitter.
+    A feature without variance, possible with a_1 = 0, stays as it is: :func:`circle.linalg.cholesky` adds its jitter.
     """
     deviation = covariance.diagonal().clamp_min(0.0).sqrt()
     deviation = deviation.where(deviation > 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Nearest class means: the cheapest heads there are."""
+"""Nearest class means, by distance and by angle: the cheapest heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from circle.statistics import Statistics
 
 @dataclass(frozen=True)
 class NCMConfig(HeadConfig):
-    """Settings of the Euclidean nearest-class-mean head."""
+    """Settings of the Euclidean nearest-class-mean head.
+
+    Parameters
+    ----------
+    temperature : float
+        Scores are divided by it before the softmax.
+    """
 
     name: ClassVar[str] = "ncm"
 
@@ -27,7 +33,22 @@ class NCMConfig(HeadConfig):
 
 @register("head", NCMConfig)
 class NCM(Head):
-    """Euclidean nearest class mean: score_c(z) = 2 z.mu_c - |mu_c|^2, which is |z|^2 - |z - mu_c|^2."""
+    """Euclidean nearest class mean: score_c(z) = 2 z.mu_c - |mu_c|^2, which is |z|^2 - |z - mu_c|^2.
+
+    Parameters
+    ----------
+    config : NCMConfig
+        The settings.
+
+    Examples
+    --------
+    >>> import torch
+    >>> statistics = Statistics(2)
+    >>> statistics.update(torch.tensor([[0, 2], [0, 4], [8, 0]], dtype=torch.int8), ["cat", "cat", "dog"])
+    >>> NCM(NCMConfig()).materialise(statistics)(torch.tensor([[0, 3], [7, 1]]))  # the best: |z|^2 minus the distance^2
+    tensor([[  9., -64.],
+            [ -3.,  48.]], dtype=torch.float64)
+    """
 
     config: NCMConfig
 
@@ -38,7 +59,13 @@ class NCM(Head):
 
 @dataclass(frozen=True)
 class CosineNCMConfig(HeadConfig):
-    """Settings of the cosine nearest-class-mean head; the paper's tau is 1 / temperature."""
+    """Settings of the cosine nearest-class-mean head; the paper's tau is 1 / temperature.
+
+    Parameters
+    ----------
+    temperature : float
+        Cosines are divided by it before the softmax.
+    """
 
     name: ClassVar[str] = "cosine_ncm"
     parts: ClassVar[tuple[str, ...]] = ("unit_sums",)
@@ -55,6 +82,20 @@ class CosineNCM(Head):
     """Nearest class by angle: u_c = sum_{y_i = c} z_i / |z_i|, score_c(z) = cos(z, u_c).
 
     A class whose unit vectors cancel out has no direction; its score is 0.
+
+    Parameters
+    ----------
+    config : CosineNCMConfig
+        The settings.
+
+    Examples
+    --------
+    >>> import torch
+    >>> statistics = Statistics(2, parts=CosineNCMConfig.parts)
+    >>> statistics.update(torch.tensor([[3, 4], [0, 9]], dtype=torch.int8), ["cat", "dog"])
+    >>> CosineNCM(CosineNCMConfig()).materialise(statistics)(torch.tensor([[30, 40], [0, 1]])).round(decimals=3)
+    tensor([[1.0000, 0.8000],
+            [0.8000, 1.0000]], dtype=torch.float64)
     """
 
     config: CosineNCMConfig

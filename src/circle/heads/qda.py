@@ -10,13 +10,21 @@ from torch import Tensor
 
 from circle.config import option
 from circle.heads.base import RidgeConfig
-from circle.heads.quadratic import QuadraticConfig, QuadraticHead
+from circle.heads.covariance import QuadraticConfig, QuadraticHead
 from circle.registry import register
 
 
 @dataclass(frozen=True)
 class QDAConfig(QuadraticConfig, RidgeConfig):
-    """Settings of QDA; the ridge goes to every class's covariance, relative to the mean diagonal of the pooled one."""
+    """Settings of QDA; the ridge goes to every class's covariance, relative to the mean diagonal of the pooled one.
+
+    Parameters
+    ----------
+    ridge, ridge_rule, temperature
+        As in :class:`~circle.heads.base.RidgeConfig`.
+    shrinkage : float
+        rho, 0 to 1: how far the covariance of a class is drawn towards that of all classes.
+    """
 
     name: ClassVar[str] = "qda"
 
@@ -39,14 +47,30 @@ class QDA(QuadraticHead):
         score_c(z) = -|L_c^{-1} (z - mu_c)|^2 / 2 - sum log diag L_c + log(n_c / N)
 
     A class with a single sample takes the common covariance.
+
+    Parameters
+    ----------
+    config : QDAConfig
+        The settings.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from circle.statistics import Statistics
+    >>> statistics = Statistics(1, parts=QDAConfig.parts)
+    >>> values = torch.tensor([[-1], [1], [-30], [30]], dtype=torch.int8)  # the same mean, another spread
+    >>> statistics.update(values, ["near", "near", "far", "far"])
+    >>> scores = QDA(QDAConfig(shrinkage=0.0)).materialise(statistics)
+    >>> [statistics.classes[best] for best in scores(torch.tensor([[2], [25]])).argmax(1)]
+    ['near', 'far']
     """
 
     config: QDAConfig
     factor_scale = math.sqrt(2.0)
 
-    def modelled(self, own: Tensor | None, pooled: Tensor) -> Tensor:
+    def regularised(self, own: Tensor | None, pooled: Tensor) -> Tensor:
         mixed = pooled.clone() if own is None else own.lerp_(pooled, self.config.shrinkage)
-        mixed.diagonal().add_(self.config.added(float(pooled.diagonal().mean())))
+        mixed.diagonal().add_(self.config.ridge_for(float(pooled.diagonal().mean())))
         return mixed
 
     def bias(self, lower: Tensor, prior: float) -> float:

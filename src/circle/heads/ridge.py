@@ -19,7 +19,17 @@ from circle.statistics import Statistics
 
 @dataclass(frozen=True)
 class RidgeHeadConfig(RidgeConfig):
-    """Settings of ridge regression; the ridge goes to the second moment, which grows with the samples."""
+    """Settings of ridge regression; the ridge goes to the second moment, which grows with the samples.
+
+    Parameters
+    ----------
+    ridge, ridge_rule
+        As in :class:`~circle.heads.base.RidgeConfig`.
+    intercept : bool
+        Whether a constant that is not penalised is fitted as well.
+    temperature : float
+        Scores, which aim at 0 and 1, are divided by it before the softmax.
+    """
 
     name: ClassVar[str] = "ridge"
 
@@ -40,8 +50,22 @@ class Ridge(Head):
 
         A = M + lambda I        W = A^{-1} B        score(z) = W^T z
 
-    With an intercept all is centred first: A = M - N zbar zbar^T + lambda I, B = sum_i (z_i - zbar) y_i^T, and the
-    score is n_c / N + W^T (z - zbar). :class:`RecursiveRidge` reaches the same W sample by sample.
+    With an intercept everything is centred first: A = M - N zbar zbar^T + lambda I, B = sum_i (z_i - zbar) y_i^T, and
+    the score is n_c / N + W^T (z - zbar). :class:`RecursiveRidge` reaches the same W sample by sample.
+
+    Parameters
+    ----------
+    config : RidgeHeadConfig
+        The settings.
+
+    Examples
+    --------
+    >>> statistics = Statistics(2)
+    >>> statistics.update(torch.tensor([[2, 0], [0, 4]], dtype=torch.int8), ["cat", "dog"])
+    >>> scores = Ridge(RidgeHeadConfig(ridge=0.0)).materialise(statistics)
+    >>> scores(torch.tensor([[2, 0], [1, 2]])).round(decimals=6)  # without a ridge, targets are met where they can be
+    tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]], dtype=torch.float64)
     """
 
     config: RidgeHeadConfig
@@ -54,7 +78,7 @@ class Ridge(Head):
         centre = sums.sum(0) / total if self.config.intercept else torch.zeros_like(sums[0])
         moment.addr_(centre, centre, alpha=-float(total))
         right = sums.T - torch.outer(centre, counts)
-        moment.diagonal().add_(self.config.added(float(moment.diagonal().mean())))
+        moment.diagonal().add_(self.config.ridge_for(float(moment.diagonal().mean())))
         weight = linalg.cholesky(moment).solve(right).T
         bias = counts / total - weight @ centre if self.config.intercept else torch.zeros_like(counts)
         return LinearScores(weight.contiguous(), bias)
@@ -67,6 +91,22 @@ class RecursiveLeastSquares:
 
     R is (lambda I + sum_i z_i z_i^T)^{-1} by the Woodbury identity, so W is the direct solution; but rounding
     errors pile up, and nothing can be taken out or merged.
+
+    Parameters
+    ----------
+    size : int
+        Number of features D.
+    ridge : float
+        lambda, above zero.
+    device : torch.device, optional
+        Where the matrices are kept.
+
+    Attributes
+    ----------
+    inverse : Tensor
+        R, float64 [D, D].
+    weight : Tensor
+        W, float64 [D, C].
     """
 
     def __init__(self, size: int, ridge: float, device: torch.device | None = None) -> None:
@@ -89,7 +129,15 @@ class RecursiveLeastSquares:
 
 
 class RecursiveRidge(RecursiveLeastSquares):
-    """The published form of the ridge head, for features and labels. It is here to be compared with."""
+    """The published form of the ridge head, for features and labels: the peer of tests and of ``make bench``.
+
+    Examples
+    --------
+    >>> recursive = RecursiveRidge(size=2, ridge=1e-9)
+    >>> recursive.learn(torch.tensor([[2, 0], [0, 4]]), ["cat", "dog"])
+    >>> recursive.classes, (torch.tensor([[1.0, 2.0]], dtype=torch.float64) @ recursive.weight).round(decimals=6)
+    (['cat', 'dog'], tensor([[0.5000, 0.5000]], dtype=torch.float64))
+    """
 
     def __init__(self, size: int, ridge: float) -> None:
         super().__init__(size, ridge)

@@ -1,12 +1,17 @@
-"""Materialised heads: what turns features into scores, and what a predicting model stores of it."""
+"""Materialised heads: what turns features into scores, and what a predicting model stores of it.
+
+:class:`LinearScores`, :class:`CosineScores` and :class:`QuadraticScores` are what heads make of statistics.
+:class:`PackedScores` and :class:`LowRankScores` are linear ones with weights of fewer bits or of lower rank, which
+``circle compress`` makes of those.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import ClassVar, Self
+from functools import cached_property, partial
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -14,24 +19,41 @@ from torch import Tensor
 from circle import machine
 from circle.statistics.parts import unit_vectors
 
-CLASSES = 8  # that a core scores in one go
+CLASSES_PER_JOB = 8  # that a core scores in one go
+MAX_INT8_CODE = 127
 
-SCORES: dict[str, type[Scores]] = {}  # by the kind that a file names; every class enters itself
+Weights = Literal["float32", "float16", "int8"]  # how a compressed model keeps the weights of a linear head
+CODE_TYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
+
+SCORES: dict[str, type[Scores]] = {}  # by the kind that a file names; every subclass enters itself
 
 
 @dataclass(frozen=True, eq=False)
 class Scores(ABC):
-    """A function from features [B, D] of any type to scores float64 [B, C], larger is better."""
+    """A function from features [B, D] of any type to scores float64 [B, C], larger is better.
+
+    A subclass is a frozen dataclass whose fields are its tensors, and is found by its ``kind`` when a file is read.
+
+    Attributes
+    ----------
+    kind : str
+        What a model file calls this kind of scores.
+    names : tuple of str
+        The tensors that a file holds, which are the fields.
+    file_format : int
+        The first format of model files whose readers know this kind.
+    """
 
     kind: ClassVar[str]
-    names: ClassVar[tuple[str, ...]]  # of the tensors that a file holds
-    file_format: ClassVar[int] = 1  # the first format of model files whose readers know this kind
+    names: ClassVar[tuple[str, ...]]
+    file_format: ClassVar[int] = 1
 
     def __init_subclass__(cls) -> None:
         SCORES[cls.kind] = cls
 
     @abstractmethod
-    def __call__(self, features: Tensor) -> Tensor: ...
+    def __call__(self, features: Tensor) -> Tensor:
+        """Features [B, D] -> scores float64 [B, C]."""
 
     @abstractmethod
     def rounded(self) -> Self:
@@ -52,12 +74,20 @@ class Scores(ABC):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The scores that a file holds, from tensors called ``names``."""
         return cls(**tensors)
 
 
 @dataclass(frozen=True, eq=False)
 class LinearScores(Scores):
-    """scores = z W^T + b."""
+    """scores = z W^T + b.
+
+    Examples
+    --------
+    >>> scores = LinearScores(weight=torch.tensor([[1.0, 0.0], [0.0, 2.0]]), bias=torch.tensor([0.0, -1.0]))
+    >>> scores(torch.tensor([[3, 4]], dtype=torch.int8))
+    tensor([[3., 7.]], dtype=torch.float64)
+    """
 
     kind: ClassVar[str] = "linear"
     names: ClassVar[tuple[str, ...]] = ("weight", "bias")
@@ -105,8 +135,10 @@ class QuadraticScores(Scores):
         values = features.to(self.means.device, torch.float64).T.contiguous()  # [D, B]
         scores = values.new_empty(len(self.means), values.shape[1])
         # Classes are independent: every core takes some of them.
-        starts = range(0, len(self.means), CLASSES)
-        machine.run_jobs([partial(self._score, values, scores, slice(start, start + CLASSES)) for start in starts])
+        starts = range(0, len(self.means), CLASSES_PER_JOB)
+        machine.run_jobs(
+            [partial(self._score, values, scores, slice(start, start + CLASSES_PER_JOB)) for start in starts]
+        )
         return scores.T
 
     def _score(self, values: Tensor, scores: Tensor, classes: slice) -> None:
@@ -122,3 +154,104 @@ class QuadraticScores(Scores):
 
     def rounded(self) -> QuadraticScores:
         return QuadraticScores(self.means.to(torch.float32), self.factors.to(torch.float32), self.bias)
+
+
+# -- fewer bits and lower rank -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class PackedMatrix:
+    """A matrix as codes of few bits with a factor for each row: A_ij = r_i codes_ij."""
+
+    codes: Tensor  # [R, D], int8, float16 or float32
+    rows: Tensor  # r, float32 [R]
+
+    def unpacked(self) -> Tensor:
+        """The matrix in float64."""
+        return self.codes.to(torch.float64) * self.rows[:, None].to(torch.float64)
+
+
+def row_factors(matrix: Tensor, weights: Weights) -> Tensor:
+    """r, float32 [R], with which the largest entry of each row just fits: 127 in int8, 1 in float16.
+
+    float16 is scaled too, because weights of features on a fine grid are so small that it would lose bits of them.
+    """
+    if weights == "float32":
+        return torch.ones(len(matrix), device=matrix.device)
+    largest = matrix.abs().amax(1).to(torch.float32)
+    largest = torch.where(largest > 0.0, largest, torch.ones_like(largest))
+    return largest / MAX_INT8_CODE if weights == "int8" else largest
+
+
+def encoded(scaled: Tensor, weights: Weights) -> Tensor:
+    """The nearest codes of entries that were divided by their factors."""
+    if weights == "int8":
+        return scaled.round().clamp(-MAX_INT8_CODE, MAX_INT8_CODE).to(torch.int8)
+    return scaled.to(CODE_TYPES[weights])
+
+
+def pack(matrix: Tensor, weights: Weights) -> PackedMatrix:
+    """Every entry to the nearest code: with int8 no entry moves by more than half of its row's factor."""
+    rows = row_factors(matrix, weights)
+    return PackedMatrix(encoded(matrix / rows[:, None], weights), rows)
+
+
+def _type_name(codes: Tensor) -> str:
+    return str(codes.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True, eq=False)
+class PackedScores(Scores):
+    """scores = z A^T + b with a packed A; it is unpacked when first used, so that only the file is small."""
+
+    kind: ClassVar[str] = "packed"
+    names: ClassVar[tuple[str, ...]] = ("codes", "rows", "bias")
+    file_format: ClassVar[int] = 2
+
+    codes: Tensor  # [C, D]
+    rows: Tensor  # [C]
+    bias: Tensor  # [C]
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """A, float64 [C, D]."""
+        return PackedMatrix(self.codes, self.rows).unpacked()
+
+    def __call__(self, features: Tensor) -> Tensor:
+        values = features.to(self.weight.device, torch.float64)
+        return torch.addmm(self.bias.to(torch.float64), values, self.weight.T)
+
+    def rounded(self) -> PackedScores:
+        return self
+
+    def describe(self) -> str:
+        return _type_name(self.codes)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankScores(Scores):
+    """scores = (z V^T) U^T + b with r numbers between V [r, D], which is packed, and U [C, r]."""
+
+    kind: ClassVar[str] = "low_rank"
+    names: ClassVar[tuple[str, ...]] = ("codes", "rows", "outer", "bias")
+    file_format: ClassVar[int] = 2
+
+    codes: Tensor  # [r, D]
+    rows: Tensor  # [r]
+    outer: Tensor  # U, float16 or float32 [C, r]
+    bias: Tensor  # [C]
+
+    @cached_property
+    def inner(self) -> Tensor:
+        """V, float64 [r, D]."""
+        return PackedMatrix(self.codes, self.rows).unpacked()
+
+    def __call__(self, features: Tensor) -> Tensor:
+        values = features.to(self.inner.device, torch.float64) @ self.inner.T
+        return torch.addmm(self.bias.to(torch.float64), values, self.outer.to(torch.float64).T)
+
+    def rounded(self) -> LowRankScores:
+        return self
+
+    def describe(self) -> str:
+        return f"{_type_name(self.codes)}, rank {len(self.codes)}"

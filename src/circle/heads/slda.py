@@ -16,7 +16,7 @@ from circle.heads.scores import LinearScores
 from circle.registry import register
 from circle.statistics import Statistics
 
-MANY = 500  # samples a class at which the noise of its mean asks for as much ridge as that of the covariance
+MEAN_NOISE_SAMPLES = 500  # samples of a class at which its mean's noise asks for as much ridge as the covariance's
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,19 @@ class SLDAConfig(RidgeConfig):
 
         lambda_j = ridge rho (1 + 500 C / N) S_jj
 
-    rho being the intensity of :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive, and
-    the factor one for the noise of the class means, which matters where classes have few samples. It is a function of
-    the statistics, so the model stays one of what was learned and not of the order; and of correlations, so the units
-    of the features have no say.
+    where rho is the intensity of :func:`circle.heads.covariance.shrinkage_intensity`, which falls as samples arrive,
+    and the factor in brackets allows for the noise of the class means, which matters where classes have few samples.
+    This is a function of the statistics, so the model depends on what was learned and not on the order; and of
+    correlations, so it does not depend on the units of the features.
+
+    Parameters
+    ----------
+    ridge : float
+        lambda, or the factor ``ridge`` above.
+    ridge_rule : {"shrinkage", "relative", "absolute"}
+        As above, a multiple of the mean diagonal, or a number of its own.
+    temperature : float
+        Scores are divided by it before the softmax.
     """
 
     name: ClassVar[str] = "slda"
@@ -42,15 +51,15 @@ class SLDAConfig(RidgeConfig):
         "shrinkage", "lambda is a multiple of the mean diagonal, a number of its own, or (SLDA) falls with samples"
     )
 
-    def of_covariance(self, covariance: Tensor, samples: int, per_class: float) -> float | Tensor:
+    def ridge_for_covariance(self, covariance: Tensor, samples: int, per_class: float) -> float | Tensor:
         """What is added to the diagonal of a covariance [D, D] estimated with this many degrees of freedom."""
         variances = covariance.diagonal()
-        added = self.added(float(variances.mean()))
+        added = self.ridge_for(float(variances.mean()))
         if self.ridge_rule != "shrinkage" or not bool((variances > 0.0).any()):
             return added
         # A feature that never varied gets the mean variance: its weight is zero whatever it is divided by.
         units = torch.where(variances > 0.0, variances, variances.mean())
-        return units * (self.ridge * shrinkage_intensity(covariance, samples) * (1.0 + MANY / per_class))
+        return units * (self.ridge * shrinkage_intensity(covariance, samples) * (1.0 + MEAN_NOISE_SAMPLES / per_class))
 
 
 @register("head", SLDAConfig)
@@ -63,6 +72,20 @@ class SLDA(Head):
         w_c = Sigma^{-1} mu_c   score_c(z) = z.w_c - mu_c.w_c / 2 + log(n_c / N)
 
     The softmax of the scores is the posterior of Gaussian classes with a common covariance.
+
+    Parameters
+    ----------
+    config : SLDAConfig
+        The settings.
+
+    Examples
+    --------
+    >>> statistics = Statistics(2)
+    >>> values = torch.tensor([[0, 0], [9, 10], [4, 0], [13, 9]], dtype=torch.int8)  # both features grow together
+    >>> statistics.update(values, ["cat", "cat", "dog", "dog"])
+    >>> scores = SLDA(SLDAConfig(ridge=0.01, ridge_rule="relative")).materialise(statistics)
+    >>> [statistics.classes[best] for best in scores(torch.tensor([[20, 22], [-6, -10]])).argmax(1)]
+    ['cat', 'dog']
     """
 
     config: SLDAConfig
@@ -72,7 +95,9 @@ class SLDA(Head):
         means = class_means(statistics)
         covariance = pooled_covariance(statistics, means)
         per_class = statistics.samples / len(means)
-        covariance.diagonal().add_(self.config.of_covariance(covariance, statistics.degrees_of_freedom, per_class))
+        covariance.diagonal().add_(
+            self.config.ridge_for_covariance(covariance, statistics.degrees_of_freedom, per_class)
+        )
         return covariance, means
 
     def materialise(self, statistics: Statistics) -> LinearScores:

@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -690,7 +690,7 @@ class _Judge:
         self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: AdviceRequest, report: Report
     ) -> None:
         self._statistics = model.statistics_[0]
-        self._config = cast(HeadConfig, resolve("head", model.head))
+        self._config = model.head_config()
         self._features, self._columns = features, columns
         self._request, self._report = request, report
         self._member_size = features.shape[1] // request.available

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 
 from circle.benchmark.metrics import DEFINITIONS
 from circle.benchmark.results import Run
-from circle.checkpoint import atomic_path
 from circle.errors import CircleError
+from circle.files import atomic_path
 from circle.paper import published_results as published
 from circle.report import drawing, figures
 from circle.report.html import html_page

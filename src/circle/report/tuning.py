@@ -12,8 +12,8 @@ from typing import Any
 
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
-from circle.checkpoint import atomic_path
 from circle.errors import counted
+from circle.files import atomic_path
 from circle.report.drawing import new_figure
 from circle.report.html import whole_page
 

@@ -9,8 +9,6 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
-from h11 import LocalProtocolError
-
 from circle.serve.limits import RateLimit
 
 Scope = MutableMapping[str, Any]
@@ -81,6 +79,7 @@ class AccessControl:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
+        from h11 import LocalProtocolError  # it comes with uvicorn, an extra that nobody needs to read this file
 
         async def send_with_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -105,7 +104,7 @@ class AccessControl:
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value)
         if any(len(headers.get(name, [])) > 1 for name in (b"host", b"origin", b"authorization", b"content-length")):
-            return 400, "a header is there twice"
+            return 400, "duplicate header; expected each of them once"
         host = headers.get(b"host", [b""])[0].decode("latin-1").lower()
         if not self._is_host(host):
             return 421, "host: expected the address that the server was started with"

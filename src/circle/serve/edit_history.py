@@ -1,4 +1,4 @@
-"""What a server remembers beside the statistics: empty classes, images held back, lessons that can be undone."""
+"""What a server remembers beside the statistics: empty classes, images held back, changes that can be undone."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from circle.data.decode import ImageConfig
 from circle.labels import decode_labels, encode_labels
 from circle.serve.journal import Frame, split
 
-MAX_HISTORY_BYTES = 8 * 2**20  # of pixels of the last lessons
+MAX_HISTORY_BYTES = 8 * 2**20  # of pixels of the images learned last
 MAX_HELD_OUT_BYTES = 16 * 2**20  # of pixels of images held back
 MAX_HELD_OUT_PER_CLASS = 100
 
 
 class ReplacedTest(NamedTuple):
-    """A picture that was held back until another lesson brought the same file."""
+    """A picture that was held back until another request brought the same file."""
 
     label: Hashable
     digest: bytes
@@ -188,7 +188,7 @@ class EditHistory:
         held_out, recent = (
             self.held_out,
             self.recent,
-        )  # kept until all is done: an id is only one while its object lives
+        )  # kept till the end: an id is only one while its object lives
         self.held_out = {content: renamed(example) for content, example in held_out.items()}
         self.recent = deque(renamed(example) for example in recent)
         if label in self._held_out_counts:
@@ -232,11 +232,7 @@ class EditHistory:
             "sequence": sequence,
             "classes": [encode_label(label) for label in self.classes],
             "pictures": [
-                {
-                    **example.header(),
-                    "bytes": example.pixels.nbytes,
-                    "tests": id(example) in current,
-                }
+                {**example.header(), "bytes": example.pixels.nbytes, "tests": id(example) in current}
                 for example in images
             ],
             "only_held": len(only_held_out),
@@ -245,7 +241,7 @@ class EditHistory:
 
     @classmethod
     def from_frame(cls, frame: Frame, image: ImageConfig) -> EditHistory:
-        """Inverse of :meth:`base`."""
+        """Inverse of :meth:`to_frame`."""
         edit_history = cls()
         edit_history.classes = {decode_label(text): None for text in frame.header["classes"]}
         headers = frame.header["pictures"]
@@ -259,7 +255,7 @@ class EditHistory:
         return edit_history
 
     def state(self) -> Any:
-        """Everything in it as plain data, to compare two sessions by."""
+        """Everything in it as plain data, to compare two histories by."""
         frame = self.to_frame("", 0)
         return json.dumps(frame.header, sort_keys=True), frame.blob
 

@@ -1,11 +1,11 @@
-"""The journal beside the model: every lesson is on the disk before it is acknowledged.
+"""The journal beside the model: every change is on the disk before it is acknowledged.
 
 A file of frames, each written by one call and synced:
 
     magic [4]   length of the payload [4]   blake2b of length and payload [8]   payload
 
 and in the payload the length of a JSON head [4], the head, and the bytes that the head speaks of. The first frame is
-the base: what the session held when the journal was begun. A frame that a crash tore is the last one and was never
+the base: what the edit history held when the journal was begun. A frame that a crash tore is the last one and was never
 acknowledged, so it is dropped. A damaged frame with whole ones behind it is no torn one, and an error.
 """
 
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
-from circle.serve.errors import StorageError
+from circle.serve.limits import StorageError
 
 MAGIC = b"CJ1\n"
 _FRAME = struct.Struct("<4sI8s")
@@ -57,7 +57,7 @@ class Journal:
     def create(cls, path: Path, base: Frame) -> Journal:
         """Begin a journal, in one step in the place of the one that is there."""
         content = base.encode()
-        with checkpoint.atomic_path(path) as temporary:
+        with files.atomic_path(path) as temporary:
             temporary.write_bytes(content)
         return cls(path, base.header["identity"], os.open(path, os.O_WRONLY), len(content))
 
@@ -115,12 +115,12 @@ def read_frames(path: Path) -> tuple[list[Frame], int]:
         frame, position = found
         frames.append(frame)
     if not frames or "identity" not in frames[0].header:
-        raise CircleError(f"{path}: damaged journal, or none; move it away to go on with the model file alone")
+        raise CircleError(f"{path}: damaged journal, or none; move it away to continue with the model file alone")
     following = content.find(MAGIC, position + 1)
     while following >= 0:
         if _frame_at(content, following) is not None:
             raise CircleError(
-                f"{path}: damaged at byte {position:,}, with whole lessons behind that; move it away to go on with "
+                f"{path}: damaged at byte {position:,}, with whole changes after that; move it away to continue with "
                 "the model file alone"
             )
         following = content.find(MAGIC, following + 1)

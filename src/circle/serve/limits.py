@@ -1,4 +1,4 @@
-"""How much one server takes on: sizes, numbers, rates. Beyond a limit there is an answer, never a crash."""
+"""How much one server takes on: sizes, numbers, rates. Beyond a limit there is an error as answer, never a crash."""
 
 from __future__ import annotations
 
@@ -10,12 +10,35 @@ from dataclasses import dataclass
 
 from circle.data.contents import PIXELS, SECONDS
 from circle.errors import CircleError
-from circle.serve.errors import BusyError
 
 MEGABYTE = 2**20
 MAX_LABEL_LENGTH = 64  # characters of a class's name
 MAX_JSON_BYTES = 64 * 1024
 MAX_TRACKED_ADDRESSES = 1024  # clients whose rate is remembered
+
+
+class RequestError(CircleError):
+    """The request is at fault, and says how to mend it; ``status`` is the HTTP code."""
+
+    status = 400
+
+
+class ConflictError(RequestError):
+    """The request is well formed, but the model is not in a state for it."""
+
+    status = 409
+
+
+class BusyError(RequestError):
+    """All places are taken; the same request will do in a moment."""
+
+    status = 503
+
+
+class StorageError(CircleError):
+    """Nothing can be kept for now, so nothing was learned."""
+
+    status = 507
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-"""The model, the session and the journal together: the only place where anything learned changes.
+"""The model, its edit history and the journal together: the only place where anything learned changes.
 
 Every change is checked first, then written to the journal and synced, then made; so whatever was acknowledged is on
 the disk, and whatever is refused has changed nothing. From time to time a checkpoint writes the model file with all of
 it, and begins a new journal.
 
-The model file says which steps of which journal are in it: ``{"identity": ..., "sequence": ...}`` in its header. A
+The model file says which steps of which journal are in it: ``{"identity": ..., "sequence": ...}`` in its metadata. A
 crash between the two files of a checkpoint therefore counts nothing twice: steps up to that number are only for the
-session. A model that replaces another has a new identity and names the one it ``follows``, whose journal is obsolete.
+edit history. A model that replaces another has a new identity and names the one it ``follows``, whose journal is
+obsolete.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,21 +25,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from circle import files
 from circle.data.sources import Sample
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
-from circle.model_file import save_model
-from circle.serve.class_names import find_label
 from circle.serve.edit_history import EditHistory, LabelledImage, encode_label, images_frame
-from circle.serve.errors import ConflictError, StorageError
 from circle.serve.journal import Frame, Journal
-from circle.serve.limits import Limits
-from circle.serve.recovery import journal_path, recover, without_class, without_images
+from circle.serve.limits import MAX_LABEL_LENGTH, ConflictError, Limits, RequestError, StorageError
+from circle.serve.recovery import JOURNAL, journal_path, recover, without_class, without_images
 from circle.statistics import check_room
 
-HOLD_OUT_ONE_IN = (
-    5  # one image in so many is held back, chosen by its content: the same image always stands on one side
-)
+# One image in so many is held back, chosen by its content: the same image always stands on one side.
+HOLD_OUT_ONE_IN = 5
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class LearnRequest:
 
 
 class ModelStore:
-    """Changes by one thread at a time; ``lock`` is held while model and session are between two states."""
+    """Changes by one thread at a time; ``lock`` is held while model and edit history are between two states."""
 
     def __init__(
         self,
@@ -95,7 +94,9 @@ class ModelStore:
     def labels(self) -> list[Hashable]:
         """All classes: those that were learned, and those that are still empty."""
         return list(
-            dict.fromkeys([*self.model._classes(), *self.edit_history.classes, *self.edit_history.held_out_counts()])
+            dict.fromkeys(
+                [*self.model.classes_.tolist(), *self.edit_history.classes, *self.edit_history.held_out_counts()]
+            )
         )
 
     def counts(self) -> dict[Hashable, int]:
@@ -167,7 +168,7 @@ class ModelStore:
         """Make an empty class."""
         label = find_label(name, self.labels())
         if label in self.labels():
-            raise ConflictError(f"class {name!r} is there already")
+            raise ConflictError(f"class {name!r} exists already; expected a name that is free")
         self._label_within_limit(name, self.labels())
         self._append(Frame({"sequence": self._sequence + 1, "kind": "class", "label": encode_label(label)}))
         with self._applying():
@@ -180,11 +181,11 @@ class ModelStore:
         if new == label:
             return new
         if new in self.labels():
-            raise ConflictError(f"class {to!r} is there already: expected a name that is free")
+            raise ConflictError(f"class {to!r} exists already; expected a name that is free")
         step = {"sequence": self._sequence + 1, "kind": "rename", "label": encode_label(label), "to": encode_label(new)}
         self._append(Frame(step))
         with self._applying():
-            if label in self.model._classes():
+            if label in self.model.classes_.tolist():
                 self.model.rename(label, new)
             self.edit_history.rename(label, new)
             self.renames.append((label, new))
@@ -193,7 +194,7 @@ class ModelStore:
     def forget(self, name: str) -> bool:
         """Let a class leave; whether the model has no trace of it, because all its images were still at hand.
 
-        The journal holds the images of its lessons, so it is begun anew at once. Where the disk does not allow that,
+        The journal holds the images of the class, so it is begun anew at once. Where the disk does not allow that,
         the class is gone all the same, and the next checkpoint clears the journal; ``journal_bytes`` tells.
         """
         label = self.existing_label(name)
@@ -207,10 +208,10 @@ class ModelStore:
         return exact
 
     def undo(self) -> list[LabelledImage]:
-        """Take the last lesson back, exactly, by subtraction: all pictures of its group that are at hand."""
+        """Take the images learned last back, exactly, by subtraction: all pictures of its group that are at hand."""
         learn_request = self.edit_history.last_edit()
         if not learn_request:
-            raise ConflictError("there is no lesson to undo")
+            raise ConflictError("nothing to undo")
         model = without_images(self.model, [example for example in learn_request if not example.held_out])
         positions = self.edit_history.positions(learn_request)
         self._append(Frame({"sequence": self._sequence + 1, "kind": "undo", "places": positions}))
@@ -221,12 +222,11 @@ class ModelStore:
 
     def merge(self, other: CircleClassifier) -> int:
         """Add what another model has learned; the number of images that both had learned."""
-        if len({*self.labels(), *other._classes()}) > self.limits.classes:
-            raise ConflictError(f"together more than {self.limits.classes} classes: the server takes no more")
+        self._check_class_limit(len({*self.labels(), *other.classes_.tolist()}))
         twice = self.model.ledger_.overlap(other.ledger_)
         if self.model.settings() != other.settings():
             raise ConflictError("models with different settings do not combine")
-        merged = self.model + other if self.model._classes() else other.copy()
+        merged = self.model + other if self.model.samples_ else other.copy()
         self._save_model(merged, {**self._journal_position(), "sequence": self._sequence + 1})
         with self._applying():
             self.model = merged
@@ -235,9 +235,8 @@ class ModelStore:
         return twice
 
     def load(self, other: CircleClassifier) -> None:
-        """Go on with another model; images held back and lessons to undo belong to the old one and leave with it."""
-        if len(other._classes()) > self.limits.classes:
-            raise ConflictError(f"the model has more than {self.limits.classes} classes: the server takes no more")
+        """Continue with another model; images held back and the history belong to the old one and leave with it."""
+        self._check_class_limit(len(other.classes_))
         identity = secrets.token_hex(16)
         self._save_model(other, {"identity": identity, "sequence": 0, "follows": self._identity})
         with self._applying():
@@ -281,12 +280,12 @@ class ModelStore:
 
     def _save_model(self, model: CircleClassifier, mark: dict[str, Any]) -> None:
         """Write the model file; the old one stays, and the model unchanged, where that fails."""
-        before = model._journal_mark
-        model._journal_mark = mark
+        before = model.metadata_
+        model.metadata_ = {**before, JOURNAL: mark}
         try:
-            save_model(model, self.path, for_prediction=False)
+            files.save_learner(model, self.path)
         except CircleError as error:
-            model._journal_mark = before
+            model.metadata_ = before
             self.warning = str(error)
             raise StorageError(str(error)) from error
         self.warning = ""
@@ -321,7 +320,7 @@ class ModelStore:
 
     def _require_consistent(self) -> None:
         if self._inconsistent:
-            raise StorageError("a lesson could not be finished, but is kept: restart the server")
+            raise StorageError("a change was recorded but could not be made: restart the server")
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -333,11 +332,50 @@ class ModelStore:
 
     def _label_within_limit(self, name: str, known: Sequence[Hashable]) -> Hashable:
         label = find_label(name, known)
-        if label not in known and len(known) >= self.limits.classes:
-            raise ConflictError(f"class {name!r}: the server takes {self.limits.classes} classes, and has them")
+        if label not in known:
+            self._check_class_limit(len(known) + 1)
         return label
+
+    def _check_class_limit(self, classes: int) -> None:
+        if classes > self.limits.classes:
+            raise ConflictError(f"class limit reached ({self.limits.classes}): {counted(classes, 'class')} asked for")
 
     def _check_shape(self, pixels: np.ndarray) -> None:
         image = self.model.image_
         if pixels.shape != (image.channels, image.height, image.width):
             raise ConflictError("another model was loaded while this image was on its way: send it again")
+
+
+# -- names of classes as requests give them: text, whatever type the model's labels have
+
+
+def clean_name(text: object) -> str:
+    """A name that can stand in a file, a page and a terminal, or the error that says what it needs.
+
+    >>> clean_name("  Grey  cat ")
+    'Grey cat'
+    """
+    if not isinstance(text, str):
+        raise RequestError("label: expected text")
+    name = unicodedata.normalize("NFC", " ".join(text.split()))
+    if not name or len(name) > MAX_LABEL_LENGTH or not name.isprintable():
+        raise RequestError(f"label: expected 1 to {MAX_LABEL_LENGTH} printable characters")
+    return name
+
+
+def find_label(text: object, known: Iterable[Hashable]) -> Hashable:
+    """The label that a name means in a model: one that it has, or a new one of the same type."""
+    name = clean_name(text)
+    kinds: set[type] = set()
+    for label in known:
+        if str(label) == name:
+            return label
+        kinds.add(type(label))
+    if not kinds or kinds == {str}:
+        return name
+    if kinds == {int}:
+        try:
+            return int(name)
+        except ValueError as error:
+            raise RequestError(f"label {name!r}: this model's classes are whole numbers; expected one") from error
+    raise RequestError(f"label {name!r}: not a class of this model, and new ones need text or whole numbers")

@@ -8,23 +8,17 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
 from circle.labels import check_one_kind, decode_labels
 from circle.learner import CircleClassifier
-from circle.serve.class_names import clean_name
-from circle.serve.errors import RequestError
-from circle.serve.limits import Limits
+from circle.serve.limits import Limits, RequestError
+from circle.serve.model_store import clean_name
+from circle.serve.recovery import JOURNAL
 
 MAX_HEADER_BYTES = 4 * 2**20
-UPLOADABLE_PRESETS = (
-    "small",
-    "fast",
-    "small-64",
-    "fast-64",
-    "small-224",
-    "fast-224",
-)  # what a page may load; see `known_kind`
+# What a page may load; see `empty_model_like`.
+UPLOADABLE_PRESETS = ("small", "fast", "small-64", "fast-64", "small-224", "fast-224")
 _INTEGER_DTYPES = ("I32", "I64")
 
 
@@ -38,8 +32,7 @@ def read_upload(path: Path, current: CircleClassifier, limits: Limits) -> Circle
     try:
         kind = _check_without_loading(path, current, limits)
         model = CircleClassifier.load(path)
-        model._require_learning()
-        model._require_learned()
+        model.require_learned()
         if not bool((model.statistics_[0].counts > 0).all()):
             raise CircleError("counts below one")
         for group in model.groups_:
@@ -51,7 +44,7 @@ def read_upload(path: Path, current: CircleClassifier, limits: Limits) -> Circle
         raise RequestError(f"the model cannot be used: {str(error).replace(f'{path}: ', '')}") from error
     except Exception as error:  # a file made to harm raises all sorts
         raise RequestError("not a CIRCLE model: expected a file that `circle learn` or this page wrote") from error
-    model._journal_mark = None
+    model.metadata_.pop(JOURNAL, None)
     assert model.settings() == kind.settings()
     return model
 
@@ -62,7 +55,7 @@ def _check_without_loading(path: Path, current: CircleClassifier, limits: Limits
         start = file.read(8)
         if len(start) < 8 or struct.unpack("<Q", start)[0] > MAX_HEADER_BYTES:
             raise RequestError("not a CIRCLE model: expected a file that `circle learn` or this page wrote")
-    header = checkpoint.read_header(path)
+    header = files.read_header(path)
     if header["kind"] != "learning":
         raise RequestError("this model only predicts: expected the learning model that it was made from")
     labels = decode_labels(header["classes"])

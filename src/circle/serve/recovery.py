@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.serve.edit_history import EditHistory, LabelledImage, decode_label, images_of_frame
 from circle.serve.journal import Frame, read_frames
 
+JOURNAL = "journal"  # what the model file says of the steps that it holds, among the metadata of the model
 REPLAY_BATCH = 256  # pictures learned together
 
 
 @dataclass
 class RecoveredState:
-    """Model and session as they were acknowledged."""
+    """Model and edit history as they were acknowledged."""
 
     model: CircleClassifier
     edit_history: EditHistory
@@ -41,18 +42,14 @@ def journal_path(model: Path) -> Path:
 def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> RecoveredState:
     """The state that was acknowledged last; a new model where there is neither model nor journal."""
     journal = journal_path(path)
-    checkpoint.remove_leftovers(journal)
+    files.remove_leftovers(journal)
     if not path.exists():
         if journal.exists():
-            raise CircleError(f"{path}: no such model file, but {journal.name} is there; expected both or neither")
+            raise CircleError(f"{path}: no such model file, but {journal.name} exists; expected both or neither")
         model = new_model()
         return RecoveredState(model.prepare(model.input_config()), EditHistory(), secrets.token_hex(16), 0)
     model = CircleClassifier.load(path)
-    try:
-        model._require_learning()
-    except CircleError as error:
-        raise CircleError(f"{path}: {error}") from error
-    mark = model._journal_mark
+    mark = model.metadata_.get(JOURNAL)
     if not journal.exists():
         return RecoveredState(model, EditHistory(), secrets.token_hex(16), 0)
     frames, torn = read_frames(journal)
@@ -61,14 +58,14 @@ def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> RecoveredS
         return RecoveredState(model, EditHistory(), mark["identity"], mark["sequence"], mark["follows"])
     if mark is None or mark["identity"] != base["identity"] or mark["sequence"] < base["sequence"]:
         raise CircleError(
-            f"{journal}: holds lessons of another model than {path.name}; move it away to go on without them, or bring "
-            "back the model that it belongs to"
+            f"{journal}: holds changes of another model than {path.name}; move it away to continue without them, or "
+            "bring back the model that it belongs to"
         )
     edit_history = EditHistory.from_frame(frames[0], model.image_)
     found = RecoveredState(model, edit_history, base["identity"], mark["sequence"], mark.get("follows"))
     _replay(found, frames[1:], journal)
     if torn:
-        found.notes.append(f"{journal.name}: {torn:,} bytes of a lesson that was never acknowledged were dropped")
+        found.notes.append(f"{journal.name}: {torn:,} bytes of a change that was never acknowledged were dropped")
     return found
 
 
@@ -86,12 +83,12 @@ def pending_steps(model: Path, mark: dict[str, Any] | None) -> int:
     if mark is not None and mark.get("follows") == identity:
         return 0  # of the model that this one has replaced
     if mark is None or mark["identity"] != identity:
-        raise CircleError(f"{journal}: holds lessons of another model than {model.name}")
+        raise CircleError(f"{journal}: holds changes of another model than {model.name}")
     return sum(frame.header["sequence"] > mark["sequence"] for frame in frames[1:])
 
 
 def _replay(found: RecoveredState, frames: Sequence[Frame], journal: Path) -> None:
-    """Make the steps again: all of them in the session, and in the model those that it does not have yet."""
+    """Make the steps again: all of them in the edit history, and in the model those that it does not have yet."""
     included = found.sequence
     waiting: list[LabelledImage] = []
     for frame in frames:
@@ -130,7 +127,7 @@ def _replay_change(found: RecoveredState, header: dict, *, learn: bool) -> None:
     elif kind == "rename":
         new = decode_label(header["to"])
         edit_history.rename(label, new)
-        if learn and label in found.model._classes():
+        if learn and label in found.model.classes_.tolist():
             found.model.rename(label, new)
     elif kind == "forget":
         if learn:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.machine import stop_requests
@@ -108,7 +108,7 @@ def serve(
     import_uvicorn()
     check_address(host, token)
     # Uvicorn stops at a signal, and then raises it once more: by then it must not end the process any more.
-    with checkpoint.exclusive(path), listen(host, port) as listener, stop_requests():
+    with files.exclusive(path), listen(host, port) as listener, stop_requests():
         service = Service(path, new_model, limits or Limits(), check)
         try:
             server = make_server(service, host, token, host_names)

@@ -15,11 +15,10 @@ import numpy as np
 from circle.data.contents import ContentDecoder
 from circle.data.decode import ImageConfig
 from circle.learner import CircleClassifier
-from circle.model_file import save_model
-from circle.serve.errors import BusyError
-from circle.serve.limits import ByteBudget, Limits
+from circle.serve.limits import BusyError, ByteBudget, Limits
 from circle.serve.model_store import LearnRequest, ModelStore
 from circle.serve.model_upload import read_upload
+from circle.serve.recovery import JOURNAL
 from circle.serve.snapshot import SnapshotUpdater
 from circle.serve.workers import Prediction, PredictionWorker, Writer
 
@@ -105,7 +104,7 @@ class Service:
             self._transfer_slot.release()
 
     async def import_model(self, file: Path, *, merge: bool) -> Any:
-        """Merge an uploaded model, or go on with it."""
+        """Merge an uploaded model, or continue with it."""
         current = self.store.model
         model = await asyncio.to_thread(read_upload, file, current, self.limits)
         return await self.change(lambda store: store.merge(model) if merge else store.load(model))
@@ -116,9 +115,8 @@ class Service:
         def save() -> None:
             with self.store.lock:
                 model = self.store.model.copy()
-            model._journal_mark = None
-            model._require_learned()
-            save_model(model, file, for_prediction=for_prediction)
+            model.metadata_.pop(JOURNAL, None)
+            model.save(file, for_prediction=for_prediction)
 
         await asyncio.to_thread(save)
 

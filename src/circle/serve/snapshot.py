@@ -1,7 +1,7 @@
 """What predictions are made with: the newest heads, computed aside while learning goes on.
 
-Closed forms take a moment (0.4 s for the preset ``fast``), so they are not made after every lesson. One thread makes
-them whenever there is something new; lessons that come meanwhile wait for the next round together.
+Closed forms take a moment (0.4 s for the preset ``fast``), so they are not made after every image. One thread makes
+them whenever there is something new; images that come meanwhile wait for the next round together.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from circle.learner import CircleClassifier
+from circle.predictor import Predictor
 from circle.serve.edit_history import LabelledImage
 from circle.serve.model_store import ModelStore
 
@@ -31,7 +32,7 @@ class Snapshot:
 
     version: int = -1  # of the model store
     epoch: int = 0
-    model: CircleClassifier | None = None  # none: nothing was learned
+    model: Predictor | None = None  # none: nothing was learned
     labels: tuple[Hashable, ...] = ()  # of the columns
     correct: dict[Hashable, int] = field(default_factory=dict)  # held-back images answered rightly
     tested: dict[Hashable, int] = field(default_factory=dict)
@@ -139,15 +140,15 @@ def _pause(started: float) -> float:
 
 def _make_snapshot(model: CircleClassifier, held_out: Sequence[LabelledImage]) -> Snapshot:
     tested = Counter(example.label for example in held_out)
-    if not model._classes():
+    if not model.samples_:
         return Snapshot(tested=dict(tested))
-    predicting = model.for_prediction()
-    labels = tuple(predicting._classes())
+    predictor = model.for_prediction()
+    labels = tuple(predictor.labels)
     correct: Counter[Hashable] = Counter()
     if held_out:
-        best = predicting.probabilities(_features(model, held_out)).argmax(1).tolist()
+        best = predictor.probabilities(_features(model, held_out)).argmax(1).tolist()
         correct.update(each.label for each, index in zip(held_out, best, strict=True) if labels[index] == each.label)
-    return Snapshot(model=predicting, labels=labels, correct=dict(correct), tested=dict(tested), samples=model.samples_)
+    return Snapshot(model=predictor, labels=labels, correct=dict(correct), tested=dict(tested), samples=model.samples_)
 
 
 def _features(model: CircleClassifier, held_out: Sequence[LabelledImage]) -> list[Tensor]:

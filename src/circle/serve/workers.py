@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from circle.errors import CircleError
-from circle.serve.errors import BusyError, ConflictError, StorageError
+from circle.serve.limits import BusyError, ConflictError, StorageError
 from circle.serve.model_store import LearnRequest, ModelStore
 from circle.serve.snapshot import Snapshot, SnapshotUpdater
 
 _log = logging.getLogger(__name__)
 
-MAX_BATCH = 32  # lessons in one journal frame, predictions in one batch
+MAX_BATCH = 32  # images in one journal frame, predictions in one batch
 CHECKPOINT_JOURNAL_BYTES = 8 * 2**20  # of journal, after which the model file is written
-CHECKPOINT_IDLE_SECONDS = 30.0  # after the last lesson, when nobody is learning
+CHECKPOINT_IDLE_SECONDS = 30.0  # after the last image, when nobody is learning
 CHECKPOINT_RETRY_SECONDS = 30.0  # after a checkpoint that failed
 
 Job = TypeVar("Job")
@@ -47,7 +47,7 @@ class Worker(ABC, Generic[Job]):
         future: Future[Any] = Future()
         with self._condition:
             if self._ended:
-                raise BusyError("the server is ending")
+                raise BusyError("the server is shutting down")
             if len(self._waiting) >= self._places:
                 raise BusyError(f"{self._places} requests are waiting already: try again in a moment")
             self._waiting.append((job, future))
@@ -99,7 +99,7 @@ class Worker(ABC, Generic[Job]):
 
 
 class Writer(Worker[Any]):
-    """Lessons, several in one step, and other changes (functions of the model store) one by one, in order."""
+    """Images to learn, several in one step, and other changes (functions of the model store) one by one, in order."""
 
     def __init__(self, store: ModelStore, snapshot_updater: SnapshotUpdater, positions: int) -> None:
         self._store = store
@@ -150,7 +150,7 @@ class StoreStatus:
 
     version: int
     classes: dict[Hashable, tuple[int, int]]  # images learned and held back
-    undo: tuple[tuple[Hashable, ...], int]  # classes of the last lesson, and how many pictures it has
+    undo: tuple[tuple[Hashable, ...], int]  # classes of the change that would be undone, and its images
     warning: str
 
     @property
@@ -159,14 +159,10 @@ class StoreStatus:
 
 
 def _status_of(store: ModelStore) -> StoreStatus:
-    counts, held_out, learn_request = (
-        store.counts(),
-        store.edit_history.held_out_counts(),
-        store.edit_history.last_edit(),
-    )
+    counts, held_out, last_edit = store.counts(), store.edit_history.held_out_counts(), store.edit_history.last_edit()
     classes = {label: (counts.get(label, 0), held_out.get(label, 0)) for label in store.labels()}
-    labels = tuple(dict.fromkeys(example.label for example in learn_request))
-    return StoreStatus(store.version, classes, (labels, len(learn_request)), store.warning)
+    labels = tuple(dict.fromkeys(example.label for example in last_edit))
+    return StoreStatus(store.version, classes, (labels, len(last_edit)), store.warning)
 
 
 @dataclass(frozen=True)

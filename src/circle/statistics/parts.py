@@ -24,11 +24,11 @@ from circle.config import check_names
 from circle.errors import CircleError
 from circle.statistics.second_moment import SecondMoment
 
-UNIT = 2.0**36  # steps of a unit vector's entries; int64 then holds the sums of 10^8 samples
+UNIT_SCALE = 2.0**36  # steps of the entries of a unit vector; int64 then holds the sums of 10^8 samples
 
 
 class Samples(NamedTuple):
-    """Some samples that are added to all parts together, few enough for exact float32 products."""
+    """The samples of one update of all parts, few enough for exact float32 products."""
 
     features: Tensor  # float32 or float64 [B, D]
     present: Tensor  # rows of the classes among them, int64 [K]
@@ -156,8 +156,14 @@ class Part(ABC):
 class ClassSums(Part):
     """S_c = sum_{y_i = c} v(z_i) with whole-numbered values v, a row for every class.
 
-    A subclass says the rest: the type ``dtype`` that holds the sums without rounding and, where v is not the identity,
-    :meth:`values`.
+    A subclass adds the type that holds the sums without rounding and, where v is not the identity, :meth:`values`.
+
+    Attributes
+    ----------
+    dtype : torch.dtype
+        Of the sums.
+    rows : Tensor
+        The sums, with room for more classes after them.
     """
 
     dtype: ClassVar[torch.dtype] = torch.float64
@@ -402,7 +408,7 @@ def unit_vectors(features: Tensor) -> Tensor:
 
 def fixed_point_units(features: Tensor) -> Tensor:
     """round(2^36 z / |z|), int64 [B, D]."""
-    return (unit_vectors(features) * UNIT).round_().to(torch.int64)
+    return (unit_vectors(features) * UNIT_SCALE).round_().to(torch.int64)
 
 
 def with_row(rows: Tensor, row: int) -> Tensor:

@@ -16,11 +16,12 @@ or resume points.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from circle.labels import check_one_kind, ordered
 from circle.machine import require_memory
 from circle.statistics.parts import (
     DECLARED,
-    UNIT,
+    UNIT_SCALE,
     ClassTriangles,
     Part,
     Samples,
@@ -43,6 +44,7 @@ from circle.statistics.parts import (
 
 Kind = TypeVar("Kind", bound=Part)
 
+_versions = itertools.count()
 SAMPLES_PER_PRODUCT = 1024  # of which a float32 product is exact: 1024 * 127 * 127 < 2^24
 
 
@@ -50,7 +52,7 @@ class Statistics:
     """Counts, sums and second moments of a stream of labelled features.
 
     Samples wait in a buffer before they are multiplied, so that learning one sample at a time costs little more than
-    learning many at once. The sums being exact, nobody can tell.
+    learning many at once. The sums are exact, so the buffer makes no difference to them.
 
     Any number of threads may read while one learns: every method is one step that another thread sees done or not
     begun. For several readings of the same moment, see :func:`held`.
@@ -77,9 +79,10 @@ class Statistics:
     kept : tuple of str
         Names of all parts kept.
     orphan_degrees : int
-        Degrees of freedom of the scatter of forgotten classes that stayed behind.
+        Degrees of freedom of the scatter that classes forgotten without their images left behind.
     version : int
-        Grows with every change, so that what was computed from the statistics can be kept.
+        Another one after every change, and never that of other statistics of this process: what was computed from
+        the statistics can be kept for as long as it stays.
 
     Examples
     --------
@@ -105,7 +108,7 @@ class Statistics:
         self.exact = exact
         self.device = torch.device(device)
         self.orphan_degrees = 0
-        self.version = 0
+        self.version = next(_versions)
         self._index: dict[Hashable, int] = {}  # class -> row; rows stand in the order of arrival, with room after them
         self._counts = torch.zeros(0, dtype=torch.int64)
         self._parts: dict[str, Part] = {part.name: part(size, self.device) for part in parts_named(parts)}
@@ -123,7 +126,7 @@ class Statistics:
 
     @property
     def example(self) -> list[Hashable]:
-        """One of the observed classes, whichever, or none: its kind is that of all, and nothing is sorted to tell."""
+        """Any one of the observed classes, or none: all labels are of its type, and nothing has to be sorted."""
         with self._lock:
             return list(islice(self._index, 1))
 
@@ -146,12 +149,13 @@ class Statistics:
 
     @property
     def samples(self) -> int:
+        """N, the number of samples of all classes."""
         with self._lock:
             return int(self._counts.sum()) + len(self._buffered)
 
     @property
     def degrees_of_freedom(self) -> int:
-        """N - C of the pooled scatter, the scatter of forgotten classes that stayed behind included."""
+        """N - C of the pooled scatter, with what forgotten classes left behind."""
         with self._lock:
             return self.samples - len(self._index) + self.orphan_degrees
 
@@ -175,7 +179,7 @@ class Statistics:
 
     def unit_sums(self) -> Tensor:
         """Sums of the features scaled to length one, float64 [C, D]."""
-        return self.part(UnitSums.name).to(torch.float64) / UNIT
+        return self.part(UnitSums.name).to(torch.float64) / UNIT_SCALE
 
     def part(self, name: str) -> Tensor:
         """One part as a file holds it; the rows of a part that is kept by class are ``classes``."""
@@ -224,7 +228,7 @@ class Statistics:
         with self._lock:
             self.flush()
             parts = {name: part.select(columns) for name, part in self._parts.items()}
-            return self._with(parts, size=len(columns), version=0)
+            return self._with(parts, size=len(columns))
 
     @property
     def selectable(self) -> bool:
@@ -263,9 +267,9 @@ class Statistics:
     def update(self, features: Tensor, labels: Sequence[Hashable]) -> None:
         """Add samples: features [B, D] (int8 or int16, or float32 where not exact), one label each."""
         with self._lock:
-            self._check(features, labels)
+            self.check(features, labels)
             check_room([self], labels)
-            self.version += 1
+            self.version = next(_versions)
             for label in labels:
                 if label not in self._index:
                     self._append(label)
@@ -283,7 +287,8 @@ class Statistics:
                 if len(self._buffered) == SAMPLES_PER_PRODUCT:
                     self.flush()
 
-    def _check(self, features: Tensor, labels: Sequence[Hashable]) -> None:
+    def check(self, features: Tensor, labels: Sequence[Hashable]) -> None:
+        """Refuse samples that :meth:`update` would refuse."""
         expected = (torch.int8, torch.int16) if self.exact else (torch.float32,)
         if features.dtype not in expected or features.ndim != 2 or features.shape[1] != self.size:
             raise CircleError(
@@ -321,8 +326,12 @@ class Statistics:
 
     def __add__(self, other: Statistics) -> Statistics:
         result = self.copy()
-        result._accumulate(other, 1)
+        result += other
         return result
+
+    def __iadd__(self, other: Statistics) -> Self:
+        self._accumulate(other, 1)
+        return self
 
     def __sub__(self, other: Statistics) -> Statistics:
         """Statistics of a stream that never held ``other``'s samples; all of them must have been learned."""
@@ -342,7 +351,7 @@ class Statistics:
             check_one_kind([*self.example, *other.example])
             other.flush()
             check_room([self], other._index)
-            self.version += 1
+            self.version = next(_versions)
             for label in other._index:
                 if label not in self._index:
                     if sign < 0:
@@ -391,7 +400,7 @@ class Statistics:
             if label not in self._index:
                 raise CircleError(f"class {label!r} is not in the model")
             self.flush()
-            self.version += 1
+            self.version = next(_versions)
             row = self._index[label]
             count, total = int(self._counts[row]), self._kept(Sums).rows[row]
             for part in self._parts.values():
@@ -407,13 +416,13 @@ class Statistics:
             if new in self._index:
                 raise CircleError(f"class {new!r} is in the model already: expected a name that is free")
             check_one_kind([label, new])
-            self.version += 1  # the order of the classes may be another
+            self.version = next(_versions)  # the order of the classes may be another
             self._index[new] = self._index.pop(label)
 
     # -- copies and comparison -------------------------------------------------------------------------------
 
     def copy(self) -> Statistics:
-        """Statistics of their own with the same lessons; ``copy.copy`` gives the same."""
+        """The same statistics in memory of their own; ``copy.copy`` gives the same."""
         with self._lock:
             self.flush()
             return self._with({name: part.copy() for name, part in self._parts.items()})
@@ -434,7 +443,7 @@ class Statistics:
             return {name: value for name, value in vars(self).items() if name not in ("_lock", "_buffer", "_buffered")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.RLock(), _buffer=None, _buffered=[])
+        vars(self).update(state, version=next(_versions), _lock=threading.RLock(), _buffer=None, _buffered=[])
 
     def __eq__(self, other: object) -> bool:
         """Bitwise equality of everything learned, whatever the order of arrival."""
@@ -460,7 +469,7 @@ class Statistics:
 
 @contextmanager
 def held(*statistics: Statistics) -> Iterator[None]:
-    """Let no other thread change these statistics during a block: all that is read in it is of one moment."""
+    """Let no other thread change these statistics during a block, so that all that is read in it belongs together."""
     with ExitStack() as stack:
         for each in sorted(statistics, key=id):  # in one order everywhere, so that no two threads wait for each other
             stack.enter_context(each._lock)
@@ -543,9 +552,9 @@ _precision_before = ""
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Whoever allows PyTorch faster, shorter products elsewhere must not get them here.
+    """Float32 products of full precision, whatever the user allows PyTorch elsewhere.
 
-    The setting is one for all threads: the first that multiplies sets it, the last gives the user's back.
+    All threads share one setting: the first that multiplies sets it, and the last restores the user's.
     """
     global _precision_holders, _precision_before
     with _precision_lock:

@@ -61,7 +61,7 @@ export function thumbnail(card, blob, group, held) {
   while (thumbs.children.length > thumbnails) thumbs.lastChild.remove();
 }
 
-// The learning curve: accuracy on images held back, over the lessons.
+// The learning curve: accuracy on images held back, over the images learned.
 export function showCurve(curve) {
   const last = Math.max(1, curve.length - 1);
   const points = curve.map(([, accuracy], index) => `${(160 * index) / last},${34 - 32 * accuracy}`);

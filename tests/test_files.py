@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from circle import checkpoint
+from circle import files
 from circle.errors import CircleError
 
 TENSORS = {"a": torch.arange(12).view(3, 4), "empty": torch.zeros(0, 5), "b": torch.ones(2, dtype=torch.float64)}
@@ -21,12 +21,12 @@ TENSORS = {"a": torch.arange(12).view(3, 4), "empty": torch.zeros(0, 5), "b": to
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "model.circle"
-    checkpoint.write(path, TENSORS, {"kind": "learning"})
+    files.write(path, TENSORS, {"kind": "learning"})
     return path
 
 
 def test_write_and_read(path: Path) -> None:
-    tensors, header = checkpoint.read(path)
+    tensors, header = files.read(path)
     assert set(tensors) == set(TENSORS)
     assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
     assert header["kind"] == "learning"
@@ -38,7 +38,7 @@ def test_every_truncation_is_noticed(path: Path) -> None:
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(CircleError, match="truncated|not a CIRCLE model"):
-            checkpoint.read(path)
+            files.read(path)
 
 
 def test_every_flipped_byte_of_the_data_is_noticed(path: Path) -> None:
@@ -49,31 +49,31 @@ def test_every_flipped_byte_of_the_data_is_noticed(path: Path) -> None:
         damaged[position] ^= 0x10
         path.write_bytes(damaged)
         with pytest.raises(CircleError, match="damaged model file"):
-            checkpoint.read(path)
+            files.read(path)
 
 
 def test_files_that_are_not_ours(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign.safetensors"
     save_file({"weight": torch.ones(3)}, foreign)
     with pytest.raises(CircleError, match="another program"):
-        checkpoint.read(foreign)
+        files.read(foreign)
     for content in (b"", b"hello", b"\x80\x04pickle here, never loaded", os.urandom(500)):
         other = tmp_path / "other.bin"
         other.write_bytes(content)
         with pytest.raises(CircleError, match="not a CIRCLE model|truncated"):
-            checkpoint.read(other)
+            files.read(other)
     with pytest.raises(CircleError, match="no such model file"):
-        checkpoint.read(tmp_path / "missing")
+        files.read(tmp_path / "missing")
     with pytest.raises(CircleError, match="cannot be read"):
-        checkpoint.read(tmp_path)
+        files.read(tmp_path)
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.circle"
-    header = checkpoint.header_text({"format": checkpoint.FORMAT_VERSION + 1, "checksums": {}})
+    header = files.header_text({"format": files.FORMAT_VERSION + 1, "checksums": {}})
     save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
     with pytest.raises(CircleError, match="newer CIRCLE .* update circle-cil"):
-        checkpoint.read(path)
+        files.read(path)
 
 
 def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,17 +83,17 @@ def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.Monke
         Path(name).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(files, "save_file", full)
     with pytest.raises(CircleError, match="No space left on device.*unchanged"):
-        checkpoint.write(path, TENSORS, {})
+        files.write(path, TENSORS, {})
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_folder_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(CircleError, match="cannot be written"):
-        checkpoint.write(tmp_path / "no" / "model", TENSORS, {})
-    with pytest.raises(CircleError, match="folder that exists"), checkpoint.exclusive(tmp_path / "no" / "model"):
+        files.write(tmp_path / "no" / "model", TENSORS, {})
+    with pytest.raises(CircleError, match="folder that exists"), files.exclusive(tmp_path / "no" / "model"):
         pass
 
 
@@ -101,22 +101,22 @@ def test_permissions_follow_the_umask_and_the_old_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
         path = tmp_path / "model"
-        checkpoint.write(path, TENSORS, {})
+        files.write(path, TENSORS, {})
         assert path.stat().st_mode & 0o777 == 0o640
         path.chmod(0o604)
-        checkpoint.write(path, TENSORS, {})
+        files.write(path, TENSORS, {})
         assert path.stat().st_mode & 0o777 == 0o604
     finally:
         os.umask(before)
 
 
 def test_one_writer_at_a_time(path: Path) -> None:
-    script = f"from circle import checkpoint\nwith checkpoint.exclusive({str(path)!r}): print('in')"
-    with checkpoint.exclusive(path):
+    script = f"from circle import files\nwith files.exclusive({str(path)!r}): print('in')"
+    with files.exclusive(path):
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "another process is changing this model" in result.stderr
-    with checkpoint.exclusive(path):
+    with files.exclusive(path):
         pass
     assert list(path.parent.iterdir()) == [path], "the lock is gone"
 
@@ -124,12 +124,12 @@ def test_one_writer_at_a_time(path: Path) -> None:
 def test_leftovers_of_killed_writers_go(path: Path) -> None:
     leftover = path.with_name(f".{path.name}.12345.tmp")
     leftover.write_bytes(b"half")
-    with checkpoint.exclusive(path):
+    with files.exclusive(path):
         assert not leftover.exists()
 
 
 def test_smallest_integers() -> None:
-    assert checkpoint.smallest_integers(torch.tensor([2.0**31 - 1, -5.0], dtype=torch.float64)).dtype == torch.int32
+    assert files.smallest_integers(torch.tensor([2.0**31 - 1, -5.0], dtype=torch.float64)).dtype == torch.int32
     large = torch.tensor([2.0**31, 2.0**53 - 1], dtype=torch.float64)
-    assert checkpoint.smallest_integers(large).dtype == torch.int64
-    assert torch.equal(checkpoint.smallest_integers(large).double(), large)
+    assert files.smallest_integers(large).dtype == torch.int64
+    assert torch.equal(files.smallest_integers(large).double(), large)

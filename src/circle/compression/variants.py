@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from circle.compression.validation import Validation
+from circle.compression.measurement import Validation
 from circle.compression.weights import Moments, pack_scores
-from circle.ensemble import Group, Kept, KeptMember
+from circle.ensemble import Group, Kept, KeptMember, build_groups
 from circle.errors import CircleError
 from circle.extractors import Grid
+from circle.files import compressed_facts
 from circle.heads import LinearScores, Scores, build_head
-from circle.heads.packed import Weights
+from circle.heads.scores import Weights
 from circle.learner import CircleClassifier
+from circle.predictor import ImageClassifier, Predictor
 from circle.registry import resolve
 
 
@@ -36,20 +37,34 @@ class Variant(NamedTuple):
     rank: int | None = None
 
 
-class Workshop:
+class VariantBuilder:
     """Makes variants of a model, which stays as it is, and says how accurate they are on validation images.
 
     Heads, moments and probabilities are kept, group by group, for as long as they may be wanted again.
+
+    Parameters
+    ----------
+    model : CircleClassifier or Predictor
+        The model to make smaller; only of a learning one can parts be left out.
+    validation : Validation or None
+        Images to measure the accuracy on, where it will be asked for.
+
+    Attributes
+    ----------
+    predictor : Predictor
+        The model as it is.
+    columns : dict
+        Columns int64 [d] of each part among the features of its group.
     """
 
-    def __init__(self, model: CircleClassifier, validation: Validation | None = None) -> None:
-        model._require_learned()
-        if model._kept is not None or any(scores.file_format > 1 for scores in _stored(model)):
+    def __init__(self, model: ImageClassifier, validation: Validation | None = None) -> None:
+        self.predictor = model.for_prediction()
+        if compressed_facts(self.predictor) is not None:
             raise CircleError("this model was compressed already: expected the model it was made from")
-        self.model = model
+        self.statistics = model.statistics_ if isinstance(model, CircleClassifier) else None
         self.validation = validation
         self.columns: dict[PartId, Tensor] = {}
-        for index, group in enumerate(model.groups_):
+        for index, group in enumerate(self.predictor.groups_):
             self.columns |= _columns_of_group(index, group)
         self._heads: dict[tuple[PartId, ...], Scores] = {}
         self._moments: dict[tuple[PartId, ...], Moments] = {}
@@ -58,30 +73,38 @@ class Workshop:
         self._probabilities: dict[Variant, Tensor] = {}
 
     @property
-    def learning(self) -> bool:
-        """Whether there are statistics that can be cut."""
-        return not self.model._prediction_only
-
-    @property
     def whole(self) -> Variant:
         """The model as it is."""
         return Variant(tuple(self.columns))
 
     def linear(self) -> bool:
         """Whether the heads are linear; other weights keep their format."""
-        return isinstance(self._head(_by_group(self.whole.parts)[0]), LinearScores)
+        return isinstance(self.predictor.scores_[0], LinearScores)
 
-    def build(self, variant: Variant) -> CircleClassifier:
-        """The predicting model of a variant."""
-        groups = _by_group(variant.parts)
-        scores = [self._packed(parts, variant) for parts in groups]
-        result = copy.copy(self.model)
-        result.__dict__.pop("_ledger", None)
+    def build(self, variant: Variant) -> Predictor:
+        """The predictor of a variant."""
+        model, parts_of_groups = self.predictor, _by_group(variant.parts)
+        groups, settings = model.groups_, model.settings()
         if variant.parts != self.whole.parts:
-            grids = [self._grid(parts) for parts in groups]
-            result._start(self.model.image_, grids, self._kept(groups))
-        result._only_predict(self.model._classes(), self.model.samples_, scores)
-        return result
+            groups = build_groups(
+                resolve("extractor", settings["extractor"]),
+                groups[0].members[0].shape,
+                groups=settings["groups"],
+                members=settings["members"],
+                seed=settings["seed"],
+                quantise=settings["quantise"],
+                device=groups[0].grid.scale.device,
+                grids=[self._grid(parts) for parts in parts_of_groups],
+                kept=self._kept(parts_of_groups),
+            )
+        return Predictor(
+            groups,
+            [self._packed(parts, variant) for parts in parts_of_groups],
+            model.labels,
+            settings=settings,
+            samples=model.samples_,
+            resize_arrays=model.resize_arrays,
+        )
 
     def accuracy(self, variant: Variant) -> float:
         """Share of the validation images that the variant recognises."""
@@ -100,8 +123,7 @@ class Workshop:
         if key not in self._probabilities:
             assert self.validation is not None
             columns, scores = self._group_columns(parts), self._packed(parts, variant)
-            features = self.validation.features[parts[0].group]
-            temperature = self.model._head_config().temperature
+            features, temperature = self.validation.features[parts[0].group], self.predictor.temperature
             tiles = [torch.softmax(scores(tile[:, columns]) / temperature, 1) for tile in features.split(1024)]
             self._probabilities[key] = torch.cat(tiles)
         return self._probabilities[key]
@@ -117,16 +139,16 @@ class Workshop:
     def _head(self, parts: tuple[PartId, ...]) -> Scores:
         """The head of what is left of a group, from the statistics of these columns alone."""
         group, columns = parts[0].group, self._group_columns(parts)
-        if len(columns) == self.model.groups_[group].size:
-            return self.model._materialised()[group]
+        if len(columns) == self.predictor.groups_[group].size:
+            return self.predictor.scores_[group]
         if parts not in self._heads:
-            if not self.learning:
+            if self.statistics is None:
                 raise CircleError(
                     "a model that only predicts has no statistics to leave parts out of: "
                     "expected the learning model it was made from"
                 )
-            head = build_head(resolve("head", self.model.head))
-            self._heads[parts] = head.materialise(self.model.statistics_[group].select(columns)).rounded()
+            head = build_head(self.predictor.head_config())
+            self._heads[parts] = head.materialise(self.statistics[group].select(columns)).rounded()
         return self._heads[parts]
 
     def _moments_of(self, parts: tuple[PartId, ...]) -> Moments | None:
@@ -134,8 +156,8 @@ class Workshop:
         if parts not in self._moments:
             group, columns = parts[0].group, self._group_columns(parts)
             self._moments = {each: found for each, found in self._moments.items() if each[0].group != group}
-            if self.learning:
-                self._moments[parts] = Moments.of_statistics(self.model.statistics_[group].select(columns))
+            if self.statistics is not None:
+                self._moments[parts] = Moments.of_statistics(self.statistics[group].select(columns))
             elif self.validation is not None:
                 self._moments[parts] = Moments.of_features(self.validation.features[group][:, columns])
         return self._moments.get(parts)
@@ -144,21 +166,17 @@ class Workshop:
         return torch.cat([self.columns[part] for part in parts]).sort().values
 
     def _grid(self, parts: tuple[PartId, ...]) -> Grid:
-        grid, columns = self.model.groups_[parts[0].group].grid, self._group_columns(parts)
+        grid, columns = self.predictor.groups_[parts[0].group].grid, self._group_columns(parts)
         return Grid(grid.scale[columns], grid.offset[columns], grid.bits)
 
     def _kept(self, groups: Sequence[tuple[PartId, ...]]) -> Kept:
         kept: list[list[KeptMember]] = []
         for parts in groups:
             members = sorted({part.member for part in parts})
-            seeds = [self.model.groups_[parts[0].group].members[member].seed for member in members]
+            seeds = [self.predictor.groups_[parts[0].group].members[member].seed for member in members]
             numbers = [tuple(part.part for part in parts if part.member == member) for member in members]
             kept.append([KeptMember(seed, each) for seed, each in zip(seeds, numbers, strict=True)])
         return kept
-
-
-def _stored(model: CircleClassifier) -> list[Scores]:
-    return model._materialised() if model._prediction_only else []
 
 
 def _by_group(parts: Sequence[PartId]) -> list[tuple[PartId, ...]]:

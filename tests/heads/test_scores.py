@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from circle.heads import LinearScores
-from circle.heads.packed import LowRankScores, PackedScores, pack
-from circle.heads.scores import SCORES
+from circle.heads.scores import SCORES, LowRankScores, PackedScores, pack
 
 MATRICES = st.builds(
     lambda seed, rows, columns, spread: (
