@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.trainer import TrainerConfig
 from circle.data.datasets import Dataset, load_dataset
 from circle.method import Task, predict
 from circle.registry import entry

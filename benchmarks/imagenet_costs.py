@@ -28,7 +28,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from circle.ensemble import IMAGES_PER_TILE
-from circle.method import TILE as SLICE
+from circle.method import MAX_BATCH
 from circle.statistics import SAMPLES_PER_PRODUCT
 from circle.statistics.second_moment import SecondMoment
 
@@ -145,7 +145,7 @@ class Costs:
         for classes in work.evaluated:
             seen = work.tests_of(classes)
             parts["closed forms"] += heads * self.closed_form.seconds(classes)
-            parts["scoring"] += self.scoring.in_calls(classes, math.ceil(seen / machines), SLICE)
+            parts["scoring"] += self.scoring.in_calls(classes, math.ceil(seen / machines), MAX_BATCH)
             if machines > 1:
                 parts["summing"] += self.summing.seconds(classes)
                 sent = 2 * (machines - 1) / machines * self.summed_bytes(classes)
@@ -189,7 +189,7 @@ class Costs:
         images = work.share_of_task(1)
         return {
             "test features": self.test_bytes(work) + self._images_bytes(min(work.tests, IMAGES_PER_TILE)),
-            "learning": kept + weights + self._images_bytes(min(images, SLICE)),
+            "learning": kept + weights + self._images_bytes(min(images, MAX_BATCH)),
             "closed forms": kept + weights + NUMBER * (3 * self.size**2 + 5 * work.classes * self.size),
             "scoring": kept + weights + NUMBER * 2 * work.tests * work.classes,
         }

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from benchmarks.imagenet_costs import NUMBER, Costs
 from benchmarks.imagenet_rows import size_words
 from benchmarks.rows import Row
-from circle.distributed.team import Team
+from circle.distributed.communicator import Communicator
 from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 
 PROCESSES, ROUNDS = 2, 3
@@ -37,24 +37,24 @@ def member(rank: int, folder: str, threads: int, heads: int, size: int, classes:
     torch.set_num_threads(threads)
     store = dist.FileStore(f"{folder}/store", PROCESSES)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group("gloo", store=store, rank=rank, world_size=PROCESSES)
-    team, learned = Team(rank, PROCESSES, "cpu", 600.0), [Statistics(size) for _ in range(heads)]
+    ranks, learned = Communicator(rank, PROCESSES, "cpu", 600.0), [Statistics(size) for _ in range(heads)]
     generator = torch.Generator().manual_seed(rank)
     for each in learned:
         noise = torch.randint(-99, 100, (SAMPLES_PER_PRODUCT, size), generator=generator).to(torch.int16)
         each.update(noise, [row % classes for row in range(SAMPLES_PER_PRODUCT)])
         each.flush()
-    summing = median_seconds(lambda: team.summed(learned))
+    summing = median_seconds(lambda: ranks.all_reduce(learned))
     numbers = classes + heads + heads * (classes * size + size * (size + 1) // 2)
     vector = torch.zeros(numbers, dtype=torch.int64)
     sending = median_seconds(lambda: dist.all_reduce(vector))
-    if team.first:
+    if ranks.is_rank_zero:
         answers.put((summing, sending, NUMBER * numbers))
     dist.barrier()
     dist.destroy_process_group()
 
 
 def pair_rows(costs: Costs, classes: int) -> Iterator[Row]:
-    """Summing with two processes, against the own work that a team of one had and what the bytes take between them.
+    """Summing with two processes, against the own work that a single rank had and what the bytes take between them.
 
     The network's rate is no part of it: processes of one machine do not use one. They share its cores and memory, too.
     """

@@ -20,13 +20,12 @@ from benchmarks.imagenet_costs import Costs, Line, Surface
 from circle import CircleClassifier
 from circle.data.file_images import FileImages
 from circle.data.views import ImageView
-from circle.distributed.team import Team
+from circle.distributed.communicator import Communicator
 from circle.ensemble import IMAGES_PER_TILE
 from circle.extractors import ImageShape
 from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
-from circle.method import TILE as SLICE
-from circle.method import CircleMethod, predict
+from circle.method import MAX_BATCH, CircleMethod, predict
 from circle.registry import resolve
 from circle.statistics import SAMPLES_PER_PRODUCT
 
@@ -34,7 +33,7 @@ PHOTOGRAPHS, AT_ONCE = 64, 8
 WIDTH, HEIGHT, QUALITY = 500, 375, 85  # the usual size of ImageNet's files; noise then takes its 110 kB or so
 CALLS = (8, 64, IMAGES_PER_TILE)  # images of a call whose features are timed
 PRODUCTS = (8, 128, SAMPLES_PER_PRODUCT)  # samples of a product that is timed
-SCORED = (64, SLICE)  # images of a call whose scores are timed
+SCORED = (64, MAX_BATCH)  # images of a call whose scores are timed
 SAMPLES = 2  # of each class where closed forms are timed: what they take does not depend on it
 
 
@@ -74,11 +73,11 @@ def typical_times(function: Callable[[], object], budget: float = 2.0) -> Times:
 
 
 @contextmanager
-def team_of_one() -> Iterator[Team]:
+def single_rank() -> Iterator[Communicator]:
     """Processes that sum up their statistics, of which there is one: what is left is the work of each."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
     try:
-        yield Team(0, 1, "cpu", 60.0)
+        yield Communicator(0, 1, "cpu", 60.0)
     finally:
         dist.destroy_process_group()
 
@@ -130,8 +129,8 @@ def measure(model: CircleClassifier, photographs: FileImages, class_points: Sequ
         learned = _learned(model, features, classes)
         head = build_head(resolve("head", model.head))
         found.closed_form[classes] = typical_times(lambda m=learned, h=head: h.materialise(m.statistics_[0]).rounded())
-        with team_of_one() as team:
-            found.summing[classes] = typical_times(lambda m=learned, t=team: t.summed(m.statistics_))
+        with single_rank() as ranks:
+            found.summing[classes] = typical_times(lambda m=learned, r=ranks: r.all_reduce(m.statistics_))
         found.scoring |= {(classes, images): times for images, times in _scoring_times(learned, features)}
     return found
 
@@ -163,8 +162,8 @@ def _scoring_times(learned: CircleClassifier, features: list[Tensor]) -> Iterato
     """Times of predicting so many images whose features are kept, as an evaluation does."""
     method = CircleMethod(learned)
     config = learned.input_config()
-    images = FileImages(Path(), [""] * SLICE, np.zeros(SLICE, np.int64), config)  # never read
-    method.use_features(images, [[np.resize(each.numpy(), (SLICE, each.shape[1]))] for each in features])
+    images = FileImages(Path(), [""] * MAX_BATCH, np.zeros(MAX_BATCH, np.int64), config)  # never read
+    method.use_features(images, [[np.resize(each.numpy(), (MAX_BATCH, each.shape[1]))] for each in features])
     predict(method, ImageView(images, np.arange(1)))  # computes the heads, which the calls below find ready
     for count in SCORED:
         view = ImageView(images, np.arange(count))

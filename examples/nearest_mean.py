@@ -13,9 +13,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from circle.baselines.frozen import FrozenMethod
+from circle.baselines.frozen import FrozenConfig, FrozenMethod
 from circle.baselines.networks import unit_rows
-from circle.baselines.settings import FrozenConfig
 from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.registry import register

@@ -123,13 +123,12 @@ import json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
 import torch
 import circle.cli.bench, circle.cli.learn
-from circle.distributed import learning as teaching
-from circle.benchmark.distributed_data import DataCircle
-from circle.benchmark.distributed_groups import GroupCircle
+from circle.distributed import learning
+from circle.benchmark.distributed_method import DistributedCircle
 from circle.cli import run
 
 torch.set_num_threads(1)
-teaching.IMAGES_PER_TILE = 16
+learning.IMAGES_PER_TILE = 16
 
 def signalled(step, number, nth):
     left = [nth]
@@ -158,9 +157,8 @@ for line in sys.stdin:
             os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         if order["signal"]:
             number, nth = order["signal"]
-            teaching.learn_tile = signalled(teaching.learn_tile, number, nth)
-            for method in (DataCircle, GroupCircle):
-                method._learn = signalled(method._learn, number, nth)
+            learning.learn_tile = signalled(learning.learn_tile, number, nth)
+            DistributedCircle._learn = signalled(DistributedCircle._learn, number, nth)
         code = 70
         try:
             code = run(order["arguments"])

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from benchmarks.imagenet_costs import Costs, Line, Surface, Workload
 from circle import CircleClassifier
-from circle.distributed.team import Team
+from circle.distributed.communicator import Communicator
 from circle.statistics import Statistics
 
 #: Every cost is another power of ten or so, and the fixed parts are there.
@@ -114,8 +114,8 @@ def test_bytes_are_those_of_the_statistics(monkeypatch: pytest.MonkeyPatch) -> N
     assert sum(each.nbytes for each in statistics) == COSTS.statistics_bytes(6)
     sent: list[int] = []
     monkeypatch.setattr(dist, "all_reduce", lambda vector: sent.append(vector.numel() * vector.element_size()))
-    monkeypatch.setattr(Team, "exchange", lambda self, message: [message])
-    Team(0, 1, "cpu", 1.0).summed(statistics)
+    monkeypatch.setattr(Communicator, "all_gather", lambda self, message: [message])
+    Communicator(0, 1, "cpu", 1.0).all_reduce(statistics)
     assert sent == [COSTS.summed_bytes(6)]
 
 

@@ -39,8 +39,8 @@ class NotDefiniteError(CircleError):
 
 
 class LostProcessError(CircleError):
-    """Another process of the same job ended, or cannot be reached any more."""
+    """Another rank of the same job ended, or cannot be reached any more."""
 
 
-class ToldElsewhereError(CircleError):
-    """An error that ends all processes of a job and that the first of them prints."""
+class ReportedByRankZeroError(CircleError):
+    """An error that ends all ranks of a job and that rank zero prints."""

@@ -18,6 +18,7 @@ from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source, open_unlabelled
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
+from circle.files import Ledger
 from circle.labels import check_one_kind
 from circle.learner import CircleClassifier
 from circle.presets import list_presets
@@ -58,25 +59,63 @@ def teach(
     An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
     and the first unreadable one is an error that leaves the model unchanged.
     """
-    lesson = Lesson(len(source))
     image = check_lesson(source, model)
+    book = Bookkeeper(model.ledger_, len(source))
     if strict:
         for sample in source:
             sample.pixels(image)
     saved = time.monotonic()
-    for tile in _tiles(source, model, image, lesson, should_stop, report):
+    for tile in _tiles(source, book, image, should_stop, report):
         learn_tile(model, [(pixels, sample) for pixels, sample, _ in tile])
-        for _, sample, digest in tile:
-            model.ledger_.add(sample.label, digest)
-        lesson.learned += len(tile)
-        report(lesson)
+        book.add([(sample.label, digest) for _, sample, digest in tile])
+        report(book.lesson)
         if time.monotonic() - saved >= checkpoint_seconds:
             model.save(path)
-            saved = time.monotonic()
-    if lesson.learned:
+            saved, book.unsaved = time.monotonic(), 0
+    if book.unsaved:
         model.save(path)
-    check_outcome(lesson, source)
-    return lesson
+    check_outcome(book.lesson, source)
+    return book.lesson
+
+
+class Bookkeeper:
+    """Which images of a source are new to a model, and what becomes of all of them.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        The model's; images are entered when they are learned.
+    total : int
+        Images in the source.
+
+    Attributes
+    ----------
+    lesson : Lesson
+        What has become of the images so far.
+    unsaved : int
+        Images learned since the last save; whoever saves sets it to zero.
+    """
+
+    def __init__(self, ledger: Ledger, total: int) -> None:
+        self.lesson = Lesson(total)
+        self.unsaved = 0
+        self._ledger = ledger
+        self._occurrences: Counter[bytes] = Counter()
+
+    def new_digest(self, label: Hashable, digest: bytes) -> bytes | None:
+        """The digest to enter an image under once it is learned; None, and counted, where the model knows it."""
+        digest = numbered(digest, self._occurrences)
+        if (label, digest) in self._ledger:
+            self.lesson.known += 1
+            return None
+        return digest
+
+    def add(self, entries: Sequence[tuple[Hashable, bytes]]) -> None:
+        """These images, by label and digest, are learned."""
+        for label, digest in entries:
+            self._ledger.add(label, digest)
+        self.lesson.learned += len(entries)
+        self.unsaved += len(entries)
 
 
 def check_lesson(source: Source, model: CircleClassifier) -> ImageConfig:
@@ -104,23 +143,21 @@ def learn_tile(model: CircleClassifier, tile: Sequence[tuple[np.ndarray, Sample]
 
 def _tiles(
     source: Source,
-    model: CircleClassifier,
+    book: Bookkeeper,
     image: ImageConfig,
-    lesson: Lesson,
     should_stop: Callable[[], bool],
     report: Callable[[Lesson], None],
 ) -> Iterator[list[tuple[np.ndarray, Sample, bytes]]]:
     """Readable images that were not learned yet, a working set at a time."""
-    occurrences: Counter[bytes] = Counter()
+    lesson = book.lesson
     tile: list[tuple[np.ndarray, Sample, bytes]] = []
     for sample in source:
         if should_stop():
             lesson.stopped = True
             break
         try:
-            digest = numbered(sample.digest(), occurrences)
-            if (sample.label, digest) in model.ledger_:
-                lesson.known += 1
+            digest = book.new_digest(sample.label, sample.digest())
+            if digest is None:
                 if lesson.known % IMAGES_PER_TILE == 0:
                     report(lesson)
                 continue

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from circle.data.datasets import Dataset, ImageSet
     from circle.learner import CircleClassifier
 
-TILE = 1024  # images learned or scored together
+MAX_BATCH = 1024  # images learned or scored at once
 
 
 Images = np.ndarray | ImageView
@@ -27,9 +27,19 @@ Images = np.ndarray | ImageView
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What arrives at once: images uint8 [N, H, W] or [N, H, W, C], and one label for each, [N].
+    """What arrives at once.
 
-    The images may be a view that reads them when sliced; ``np.asarray`` brings them all into memory.
+    Parameters
+    ----------
+    images : array or view
+        uint8 [N, H, W] or [N, H, W, C]; a view reads them when sliced, and ``np.asarray`` brings all into memory.
+    labels : ndarray [N]
+        One for each image.
+
+    Examples
+    --------
+    >>> Task(np.zeros((3, 8, 8), np.uint8), np.array(["dog", "cat", "dog"])).classes
+    ['cat', 'dog']
     """
 
     images: Images
@@ -106,9 +116,9 @@ class Steps(Protocol):
     on_step: Callable[[Step], None] | None
 
 
-def tiles(count: int) -> list[slice]:
-    """Slices of at most ``TILE`` that make up ``count`` images."""
-    return [slice(start, start + TILE) for start in range(0, count, TILE)]
+def batches(count: int) -> list[slice]:
+    """Slices of at most ``MAX_BATCH`` that make up ``count`` images."""
+    return [slice(start, start + MAX_BATCH) for start in range(0, count, MAX_BATCH)]
 
 
 def predict(method: Method, images: Images) -> list[Hashable]:
@@ -122,11 +132,30 @@ class CircleMethod:
 
     What it has learned does not depend on how the stream was cut, so one pass serves all splits
     into tasks. Features that were computed before (:meth:`use_features`) are taken from there instead of anew.
+
+    Parameters
+    ----------
+    classifier : CircleClassifier
+        The model; prepared for the shape of the images where features are used that were computed before.
+
+    Attributes
+    ----------
+    cached_seconds : float
+        What the features of all learned images, where they came from a cache, once took to compute.
+
+    Examples
+    --------
+    >>> from circle import CircleClassifier
+    >>> pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16), dtype=np.uint8)
+    >>> method = CircleMethod(CircleClassifier())
+    >>> method.learn(Task(pixels, np.array(["cat", "dog"] * 4)))
+    >>> method.scores(pixels).shape
+    torch.Size([8, 2])
     """
 
     def __init__(self, classifier: CircleClassifier) -> None:
         self.classifier = classifier
-        self.cached_seconds = 0.0  # what the cached features of all learned images once took to compute
+        self.cached_seconds = 0.0
         self._features: dict[int, list[list[np.ndarray]]] = {}
         self._seconds: dict[int, float] = {}
 
@@ -147,7 +176,7 @@ class CircleMethod:
         labels = plain_labels(task.labels)
         if isinstance(task.images, ImageView):
             self.cached_seconds += len(labels) * self._seconds.get(id(task.images.source), 0.0)
-        for part in tiles(len(labels)):
+        for part in batches(len(labels)):
             features = self._cached(task.images, part)
             if features is None:
                 self.classifier.partial_fit(task.images[part], labels[part])
@@ -157,7 +186,7 @@ class CircleMethod:
             statistics.flush()  # so that the work of learning is not put down to the evaluation that follows
 
     def scores(self, images: Images) -> Tensor:
-        return torch.cat([self._head_probabilities(images, part).mean(0) for part in tiles(len(images))])
+        return torch.cat([self._head_probabilities(images, part).mean(0) for part in batches(len(images))])
 
     def _head_probabilities(self, images: Images, part: slice) -> Tensor:
         """Probabilities [k, B, C] that each group gives to a part of the images."""

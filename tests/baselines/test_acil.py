@@ -115,7 +115,7 @@ def test_more_samples_than_are_added_up_at_once(
     task = Task(random.integers(0, 256, (50, 8, 8, 3), dtype=np.uint8), np.arange(50) % 3)
     weights = []
     for tile in (7, 1024):
-        monkeypatch.setattr("circle.baselines.acil.TILE", tile)
+        monkeypatch.setattr("circle.baselines.acil.SAMPLES_PER_PRODUCT", tile)
         method = exact(make_method("acil", epochs=0))
         method.learn(task)
         weights.append(method.weight)

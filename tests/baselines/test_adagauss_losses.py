@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from circle.baselines.adagauss import AdaGauss, AdaGaussConfig, collapse
+from circle.baselines.adagauss import AdaGauss, AdaGaussConfig, FeatureMap, collapse
 from circle.baselines.optimisers import Training
 from circle.baselines.trainer import TaskData
 from circle.benchmark.results import same_state
@@ -333,3 +333,21 @@ def test_the_head_learns_alone_at_first(make: MakeAdaGauss, make_tasks: MakeTask
     # Batch norm is in training mode all the while.
     means = [each["now"].state_dict()["network.first.norm.running_mean"] for _, each in after]
     assert not torch.equal(means[0], means[1])
+
+
+def test_the_map_is_two_linear_layers_with_gelu_between() -> None:
+    before = torch.get_rng_state()
+    made = FeatureMap(6, torch.Generator().manual_seed(1), multiplier=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    reference = nn.Sequential(nn.Linear(6, 30), nn.GELU(), nn.Linear(30, 6))
+    with torch.no_grad():
+        for layer, index in ((reference[0], 0), (reference[2], 1)):
+            layer.weight.copy_(made.weights[index])  # pyright: ignore
+            layer.bias.copy_(made.biases[index])  # pyright: ignore
+    values = torch.randn(9, 6)
+    assert torch.allclose(made(values), reference(values), atol=1e-6)
+    assert (
+        float(made.weights[0].detach().abs().max()) <= 6**-0.5
+        and float(made.weights[1].detach().abs().max()) <= 30**-0.5
+    )
+    assert sum(parameter.numel() for parameter in made.parameters()) == 6 * 30 + 30 + 30 * 6 + 6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from circle.baselines import ACILConfig, AdaGaussConfig, ADCConfig, EFCPlusPlusConfig, FeTrILConfig, LwFConfig, budget
-from circle.baselines.budget import fit_budget
-from circle.baselines.costs import Costs, Course
+from circle.baselines import ACILConfig, AdaGaussConfig, ADCConfig, EFCPlusPlusConfig, FeTrILConfig, LwFConfig
+from circle.baselines import costs as module
+from circle.baselines.costs import Costs, Course, fit_budget
 from circle.baselines.pass_method import PASSConfig
 from circle.extractors import ImageShape
 
@@ -26,7 +26,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Costs]:
         "efc_plus_plus": Costs({"train": 0.01}, {"train": 0.02, "balance": 0.01}, 0.0),
         "pass": Costs({"train": 0.01}, {"train": 0.02}, 0.0),
     }
-    monkeypatch.setattr(budget, "probe", lambda config, shape: table[config.name])
+    monkeypatch.setattr(module, "probe", lambda config, shape: table[config.name])
     return table
 
 
@@ -53,7 +53,7 @@ def test_a_frozen_network_gets_what_the_rest_leaves(costs: dict[str, Costs]) -> 
     assert fitted.learning_rate_milestones == (15, 18)
 
 
-def test_a_head_gets_a_share(costs: dict[str, Costs]) -> None:
+def test_a_head_gets_a_fraction(costs: dict[str, Costs]) -> None:
     """Later tasks train on 200 and 300 features: half a second an epoch; 30 % of 50 s would be 30 of them."""
     fitted = fit_budget(FeTrILConfig(), THREE, SHAPE, 50.0)
     assert fitted.epochs == 30 and fitted.initial_epochs == 35
@@ -73,14 +73,14 @@ def test_old_classes_cost_time(costs: dict[str, Costs]) -> None:
     assert (fitted.initial_epochs, fitted.epochs) == (20, 10)
 
 
-def test_an_adapter_counts_by_its_share(costs: dict[str, Costs]) -> None:
+def test_an_adapter_counts_by_its_fraction(costs: dict[str, Costs]) -> None:
     """1 s for the first task, 200 images at 0.02 s and half of 0.01 s: 6 s an epoch."""
     fitted = fit_budget(AdaGaussConfig(), THREE, SHAPE, 120.1)
     assert fitted.epochs == 20
     assert fitted.adapter_milestones == (3, 6, 9)
 
 
-def test_balancing_gets_a_share(costs: dict[str, Costs]) -> None:
+def test_balancing_gets_a_fraction(costs: dict[str, Costs]) -> None:
     """500 features at 0.01 s: 5 s a pass; of 100 s it may take 30, and 70 are left for epochs of 5 s."""
     fitted = fit_budget(EFCPlusPlusConfig(), THREE, SHAPE, 100.1)
     assert (fitted.balanced_epochs, fitted.initial_epochs, fitted.epochs) == (6, 14, 14)

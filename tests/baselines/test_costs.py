@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from circle.baselines.costs import Costs, Course, _probe, probe
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.trainer import TrainerConfig
 from circle.extractors import ImageShape
 from circle.method import Task
 from circle.registry import entry, list_methods

@@ -15,7 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from circle.baselines.efc_plus_plus import EFCPlusPlus, EFCPlusPlusConfig, drift_weights, feature_matrix
+from circle.baselines.efc_plus_plus import (
+    EFCPlusPlus,
+    EFCPlusPlusConfig,
+    drift_weights,
+    feature_matrix,
+    quadratic_distance,
+)
 from circle.baselines.optimisers import Optimiser, Training
 from circle.benchmark.results import same_state
 from circle.errors import CircleError
@@ -397,3 +403,15 @@ def test_settings_out_of_range_are_refused() -> None:
     for name, value in wrong.items():
         with pytest.raises(CircleError, match=rf"efc_plus_plus\.{name} = "):
             EFCPlusPlusConfig().replace(**{name: value})
+
+
+def test_quadratic_distance_is_the_mean_of_the_forms() -> None:
+    random = np.random.default_rng(0)
+    now_values, before = random.normal(size=(2, 7, 4))
+    root = random.normal(size=(4, 4))
+    matrix = root @ root.T
+    now = torch.tensor(now_values, requires_grad=True)
+    value = quadratic_distance(now, torch.tensor(before), torch.tensor(matrix))
+    assert np.isclose(value.item(), np.mean([d @ matrix @ d for d in now_values - before]))
+    (gradient,) = torch.autograd.grad(value, now)
+    assert np.allclose(gradient.numpy(), 2 * (now_values - before) @ matrix / len(now_values))

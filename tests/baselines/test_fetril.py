@@ -43,11 +43,11 @@ def test_made_features(old: int, counts: list[int], size: int, seed: int) -> Non
         [random.gamma(1.0, size=size) for _ in range(old)]
         + [features[columns == old + index].mean(0) for index in range(len(counts))]
     )
-    samples, played, shifts = pseudo_features(torch.from_numpy(columns), torch.from_numpy(means))
-    made = features[samples.numpy()] + shifts.numpy()[played.numpy()]
+    samples, rehearsed, shifts = pseudo_features(torch.from_numpy(columns), torch.from_numpy(means))
+    made = features[samples.numpy()] + shifts.numpy()[rehearsed.numpy()]
     total = 0
     for p in range(old + len(counts)):
-        own = made[played.numpy() == p]
+        own = made[rehearsed.numpy() == p]
         if p >= old:
             assert sorted(map(tuple, own)) == sorted(map(tuple, features[columns == p])), "new classes come as they are"
             player = p
@@ -57,12 +57,12 @@ def test_made_features(old: int, counts: list[int], size: int, seed: int) -> Non
                 for q in range(old, len(means))
             ]
             player = old + int(np.argmax(cosines))
-            assert set(samples.numpy()[played.numpy() == p]) == set(np.flatnonzero(columns == player))
+            assert set(samples.numpy()[rehearsed.numpy() == p]) == set(np.flatnonzero(columns == player))
         assert np.allclose(own.mean(0), means[p], atol=1e-12)
         assert np.allclose(np.cov(own, rowvar=False), np.cov(features[columns == player], rowvar=False), atol=1e-12)
         assert len(own) == counts[player - old]
         total += counts[player - old]
-    assert len(samples) == len(played) == total
+    assert len(samples) == len(rehearsed) == total
     assert shifts.shape == (old + len(counts), size)
 
 
@@ -70,23 +70,23 @@ def test_direction_counts_and_not_distance() -> None:
     """The old class is nearest to one new class, but points the way of the other."""
     means = torch.tensor([[1.0, 1.0], [10.0, 10.0], [1.0, 0.5]], dtype=torch.float64)
     columns = torch.tensor([1, 2, 1, 2])
-    samples, played, shifts = pseudo_features(columns, means)
-    assert sorted(samples[played == 0].tolist()) == [0, 2]
+    samples, rehearsed, shifts = pseudo_features(columns, means)
+    assert sorted(samples[rehearsed == 0].tolist()) == [0, 2]
     assert torch.equal(shifts[0], torch.tensor([-9.0, -9.0], dtype=torch.float64))
 
 
 def test_classes_that_come_again_are_new() -> None:
-    """Column 0 is known, but in this task: its own images are there, and column 1 alone is played."""
+    """Column 0 is known, but in this task: its own images are there, and column 1 alone is rehearsed."""
     means = torch.eye(3, dtype=torch.float64) + 0.1
-    samples, played, shifts = pseudo_features(torch.tensor([0, 2, 2, 0, 0]), means)
-    assert samples[played == 0].tolist() == [0, 3, 4] and samples[played == 2].tolist() == [1, 2]
+    samples, rehearsed, shifts = pseudo_features(torch.tensor([0, 2, 2, 0, 0]), means)
+    assert samples[rehearsed == 0].tolist() == [0, 3, 4] and samples[rehearsed == 2].tolist() == [1, 2]
     assert not shifts[[0, 2]].any() and bool(shifts[1].any())
 
 
-def test_new_classes_are_not_played_even_if_they_point_the_same_way() -> None:
+def test_new_classes_are_not_rehearsed_even_if_they_point_the_same_way() -> None:
     means = torch.tensor([[3.0, 1.0], [1.0, 2.0], [2.0, 4.0], [0.3, 0.6]], dtype=torch.float64)
-    samples, played, shifts = pseudo_features(torch.tensor([3, 1, 2, 1]), means)
-    assert [samples[played == column].tolist() for column in (1, 2, 3)] == [[1, 3], [2], [0]]
+    samples, rehearsed, shifts = pseudo_features(torch.tensor([3, 1, 2, 1]), means)
+    assert [samples[rehearsed == column].tolist() for column in (1, 2, 3)] == [[1, 3], [2], [0]]
     assert not shifts[1:].any()
 
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from circle.baselines.distillation import distillation
-from circle.baselines.lwf import LwF, LwFConfig
+from circle.baselines.lwf import LwF, LwFConfig, distillation
 from circle.baselines.trainer import TaskData
 from circle.benchmark.results import same_state
 from circle.errors import CircleError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from circle.baselines.optimisers import Optimiser
-from circle.baselines.prototypes import PrototypeMethod
+from circle.baselines.prototypes import PrototypeMethod, feature_norm
 from circle.baselines.trainer import TaskData
 from circle.benchmark.results import same_state
 from circle.errors import CircleError
@@ -37,7 +37,7 @@ def features_of(method: PrototypeMethod[Any], task: Task) -> np.ndarray:
         return copy.deepcopy(method.network).eval()(images).double().numpy()
 
 
-def test_distance_to_former_features(
+def test_distance_to_previous_features(
     name: str, make_method: MakeMethod, make_tasks: MakeTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """w |F - F_old|_F, of which F alone is learned."""
@@ -166,3 +166,13 @@ def test_settings_out_of_range_are_refused(name: str) -> None:
     ):
         with pytest.raises(CircleError, match=f"{name}.{setting} = {value}: expected"):
             config.replace(**{setting: value})
+
+
+def test_feature_norm_is_one_norm_over_the_whole_batch() -> None:
+    now_values, before = np.random.default_rng(0).normal(size=(2, 7, 4))
+    now = torch.tensor(now_values, requires_grad=True)
+    value = feature_norm(now, torch.tensor(before))
+    expected = np.sqrt(((now_values - before) ** 2).sum())
+    assert np.isclose(value.item(), expected)
+    (gradient,) = torch.autograd.grad(value, now)
+    assert np.allclose(gradient.numpy(), (now_values - before) / expected)

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from circle import linalg
-from circle.baselines.frozen import FrozenMethod
+from circle.baselines.frozen import FrozenConfig, FrozenMethod
 from circle.baselines.networks import GrowingHead, LinearHead
-from circle.baselines.settings import FrozenConfig
 from circle.baselines.trainer import TaskData, count_parameters
 from circle.config import option
 from circle.extractors import ParameterCount
 from circle.registry import register
 
-TILE = 1024  # samples whose products are added up at once
+SAMPLES_PER_PRODUCT = 1024
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,9 @@ class ACIL(BufferMethod[ACILConfig]):
             self.products = torch.zeros(size, size, dtype=torch.float64, device=self.device)
             self.sums = torch.zeros(size, 0, dtype=torch.float64, device=self.device)
         self.sums = torch.cat([self.sums, self.sums.new_zeros(size, len(self.classes) - self.sums.shape[1])], 1)
-        for batch, columns in zip(features.split(TILE), data.columns.split(TILE), strict=True):
+        for batch, columns in zip(
+            features.split(SAMPLES_PER_PRODUCT), data.columns.split(SAMPLES_PER_PRODUCT), strict=True
+        ):
             hidden = self.projected(batch).relu_()
             self.products.addmm_(hidden.T, hidden)
             self.sums.addmm_(hidden.T, self.one_hot(columns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -14,11 +15,9 @@ from torch.nn import functional
 from circle import linalg
 from circle.baselines.augmentation import ROTATIONS, rotated
 from circle.baselines.class_bank import ClassBank, covariance_of
-from circle.baselines.distillation import FeatureMap
 from circle.baselines.networks import Backbone, LinearHead, Narrowed, build_backbone, unit_rows
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import EvenConfig
-from circle.baselines.trainer import Losses, Stage, TaskData, TrainedMethod
+from circle.baselines.trainer import EvenConfig, Losses, Stage, TaskData, TrainedMethod
 from circle.config import option
 from circle.heads.mahalanobis import correlations
 from circle.registry import register
@@ -29,7 +28,7 @@ LATER_SCALE = 0.1  # of the learning rate after the first task
 MILESTONES = (0.3, 0.6, 0.9)  # shares of the epochs at which the step size falls
 WARMUP_SHARE = 0.01  # of the epochs, in which the head learns alone
 ADAPTER_SHARE = 0.5  # of the epochs, for the map of old features to new ones
-CLIP = 1.0  # largest norm of a gradient
+MAX_GRADIENT_NORM = 1.0
 
 
 @dataclass(frozen=True)
@@ -208,13 +207,13 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         """SGD; turned copies count as images of a batch."""
         config, first = self.config, self.tasks == 0
         return Training(
-            epochs,
-            max(1, config.batch_size // ROTATIONS) if first and config.turned else config.batch_size,
-            config.learning_rate * (1.0 if first else LATER_SCALE),
+            epochs=epochs,
+            batch_size=max(1, config.batch_size // ROTATIONS) if first and config.turned else config.batch_size,
+            learning_rate=config.learning_rate * (1.0 if first else LATER_SCALE),
             weight_decay=config.weight_decay,
             milestones=milestones,
             drop_last=True,
-            clip=CLIP,
+            clip=MAX_GRADIENT_NORM,
         )
 
     def _train_adapter(self, data: TaskData) -> None:
@@ -237,7 +236,7 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
             weight_decay=config.weight_decay,
             milestones=config.adapter_milestones,
             drop_last=True,
-            clip=CLIP,
+            clip=MAX_GRADIENT_NORM,
         )
         self.fit(losses, len(data), list(self.extra["adapter"].parameters()), training)
 
@@ -290,11 +289,30 @@ class AdaGauss(TrainedMethod[AdaGaussConfig]):
         self.mended, self._scorer = state["mended"], None
 
 
+class FeatureMap(nn.Module):
+    """g(f) = W_2 gelu(W_1 f + b_1) + b_2, [B, d] -> [B, d] through ``multiplier`` d hidden units.
+
+    It learns to lead from one network's features to another's. Weights and biases are uniform on +-1/sqrt(inputs).
+    """
+
+    def __init__(self, size: int, generator: torch.Generator, multiplier: int = 32) -> None:
+        super().__init__()
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for inputs, outputs in ((size, multiplier * size), (multiplier * size, size)):
+            bound = 1.0 / math.sqrt(inputs)
+            for kept, shape in ((self.weights, (outputs, inputs)), (self.biases, (outputs,))):
+                kept.append(nn.Parameter(torch.empty(shape).uniform_(-bound, bound, generator=generator)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        hidden = functional.gelu(functional.linear(features, self.weights[0], self.biases[0]))
+        return functional.linear(hidden, self.weights[1], self.biases[1])
+
+
 def collapse(features: Tensor, limit: float) -> tuple[Tensor, bool]:
     """L_AC = -(1/s) sum_j min(L_jj, beta), L L^T the covariance of a batch [B, s]: falls as the batch spreads out.
 
     A batch of no more samples than values has a singular covariance; whether something had to be added to its
-    diagonal is told, too. Values that are not finite give a loss that is not, for the trainer to report.
+    diagonal is returned, too. Values that are not finite give a loss that is not, for the trainer to report.
     """
     values = features.double()
     centred = values - values.mean(0)

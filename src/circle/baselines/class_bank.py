@@ -12,11 +12,36 @@ from circle import linalg
 
 
 class ClassBank:
-    """Counts [C], means [C, d], spreads [C] and covariances [C, d, d] of classes by column, float64.
-
-    The spread of a class is tr(S_c) / d, also where S_c itself is not kept. Factors are made once and kept.
+    """Statistics of the features of each class, by column, in float64. Factors are made once and kept.
 
     A class that comes again is described by its latest images.
+
+    Parameters
+    ----------
+    size : int
+        d, values of a feature vector.
+    covariances : bool
+        Whether covariances are kept, too.
+    device : torch.device or None
+        Where the statistics are.
+
+    Attributes
+    ----------
+    counts : list of int
+        Samples of each class, C of them.
+    means : Tensor [C, d]
+    spreads : Tensor [C]
+        tr(S_c) / d, also where S_c itself is not kept.
+    covariances : Tensor [C, d, d] or None
+    jittered : int
+        How often a covariance had to be mended before it could be factorised, by this object.
+
+    Examples
+    --------
+    >>> bank = ClassBank(2, covariances=True)
+    >>> bank.describe(torch.tensor([0, 0, 0]), torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 3.0]]))
+    >>> bank.counts, bank.means.tolist()
+    ([3], [[2.0, 1.0]])
     """
 
     def __init__(self, size: int, *, covariances: bool, device: torch.device | None = None) -> None:
@@ -24,7 +49,7 @@ class ClassBank:
         self.means = torch.zeros(0, size, dtype=torch.float64, device=device)
         self.spreads = torch.zeros(0, dtype=torch.float64, device=device)
         self.covariances = torch.zeros(0, size, size, dtype=torch.float64, device=device) if covariances else None
-        self.jittered = 0  # how often a covariance had to be mended before it could be factorised, by this object
+        self.jittered = 0
         self._factors: dict[int, Tensor] = {}
 
     def __len__(self) -> int:

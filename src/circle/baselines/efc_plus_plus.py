@@ -12,11 +12,9 @@ from torch.nn import functional
 
 from circle.baselines.augmentation import ROTATIONS, rotated
 from circle.baselines.class_bank import covariance_of
-from circle.baselines.distillation import quadratic_distance
 from circle.baselines.networks import GrowingHead, LinearHead, norm_parameters, train_mode
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import TrainerConfig
-from circle.baselines.trainer import Stage, TaskData, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod, TrainerConfig
 from circle.config import option
 from circle.registry import register
 
@@ -244,6 +242,12 @@ class EFCPlusPlus(TrainedMethod[EFCPlusPlusConfig]):
 
     def load_own_state(self, state: dict[str, Any]) -> None:
         self.matrix = state["matrix"].to(self.device, copy=True)
+
+
+def quadratic_distance(features: Tensor, teacher: Tensor, matrix: Tensor) -> Tensor:
+    """mean_i d_i^T E d_i with d_i = f_i - f_old,i, features [B, d] and a symmetric matrix E [d, d]."""
+    away = features - teacher
+    return ((away @ matrix) * away).sum(1).mean()
 
 
 def feature_matrix(features: Tensor, weight: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from circle.baselines.class_bank import covariance_of
-from circle.baselines.frozen import FrozenMethod
+from circle.baselines.frozen import FrozenConfig, FrozenMethod
 from circle.baselines.networks import CosineHead, GrowingHead, unit_rows
-from circle.baselines.settings import FrozenConfig
 from circle.baselines.trainer import TaskData
 from circle.config import option
 from circle.heads.mahalanobis import correlations, shrunk

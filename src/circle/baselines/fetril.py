@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from circle.baselines.frozen import FrozenMethod
+from circle.baselines.frozen import FrozenConfig, FrozenMethod
 from circle.baselines.networks import unit_rows
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import FrozenConfig
 from circle.baselines.trainer import Stage, TaskData
 from circle.config import option
 from circle.registry import register

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from circle.baselines.networks import GrowingHead, LinearHead
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import EvenConfig
-from circle.baselines.trainer import Stage, TaskData, TrainedMethod
+from circle.baselines.trainer import EvenConfig, Stage, TaskData, TrainedMethod
 from circle.config import option
 from circle.registry import register
 

@@ -4,16 +4,46 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from circle.baselines.settings import FrozenConfig
-from circle.baselines.trainer import Stage, TaskData, TrainedMethod
+from circle.baselines.optimisers import Training
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod, TrainerConfig
+from circle.config import option
 from circle.data.datasets import ImageSet
 from circle.data.views import ImageView
 from circle.method import Images
+
+
+@dataclass(frozen=True)
+class FrozenConfig(TrainerConfig):
+    """Settings of methods that train on the first task and then freeze the network."""
+
+    batch_size: int = option(128, "images per step of the first task")
+    initial_epochs: int = option(200, "passes over the first task's images")
+    initial_learning_rate: float = option(0.1, "step size in the first task")
+    initial_weight_decay: float = option(5e-4, "in the first task")
+    scheduler: Literal["multi_step", "cosine"] = option("cosine", "how the step size falls in the first task")
+    learning_rate_milestones: tuple[int, ...] = option((), "epochs at which multi_step lets it fall")
+    decay: float = option(0.1, "factor of the step size at every milestone")
+    warmup_epochs: int = option(0, "in which the step size rises from a thousandth")
+
+    def initial_training(self) -> Training:
+        """How the first task is trained."""
+        return Training(
+            epochs=self.initial_epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.initial_learning_rate,
+            weight_decay=self.initial_weight_decay,
+            milestones=self.learning_rate_milestones if self.scheduler == "multi_step" else (),
+            decay=self.decay,
+            cosine=self.scheduler == "cosine",
+            warmup_epochs=self.warmup_epochs,
+        )
+
 
 FrozenSettings = TypeVar("FrozenSettings", bound=FrozenConfig)
 

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from circle.baselines.distillation import distillation
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import TrainerConfig
-from circle.baselines.trainer import Stage, TaskData, TrainedMethod
+from circle.baselines.trainer import Stage, TaskData, TrainedMethod, TrainerConfig
 from circle.config import option
 from circle.registry import register
 
@@ -105,6 +103,12 @@ class DistilledMethod(TrainedMethod[DistilledSettings]):
             milestones=config.milestones,
             decay=config.learning_rate_decay,
         )
+
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KD = - mean_i sum_j softmax(teacher / tau)_ij log softmax(logits / tau)_ij, both [B, K]; no factor tau^2."""
+    targets = torch.softmax(teacher / temperature, 1)
+    return -(targets * torch.log_softmax(logits / temperature, 1)).sum(1).mean()
 
 
 @register("method", LwFConfig)

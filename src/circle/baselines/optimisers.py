@@ -67,7 +67,21 @@ class Training:
 class Optimiser:
     """SGD with momentum, v <- mu v + g, w <- w - rate v, or Adam; g includes weight decay times w.
 
-    ``scales`` are factors of the rate for each parameter, for methods that let some learn more slowly.
+    Parameters
+    ----------
+    parameters : sequence of Parameter
+        What is moved.
+    training : Training
+        Rule of the steps.
+    scales : sequence of float or None
+        Factors of the rate for each parameter, for methods that let some learn more slowly.
+
+    Attributes
+    ----------
+    first, second : list of Tensor
+        Momentum, or the two moments of Adam, of each parameter.
+    steps : int
+        Steps taken.
     """
 
     def __init__(

@@ -10,10 +10,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from circle.baselines.distillation import feature_norm
 from circle.baselines.optimisers import Training
-from circle.baselines.settings import EvenConfig
-from circle.baselines.trainer import Stage, TaskData, TrainedMethod
+from circle.baselines.trainer import EvenConfig, Stage, TaskData, TrainedMethod
 from circle.config import option
 
 
@@ -85,3 +83,8 @@ class PrototypeMethod(TrainedMethod[PrototypeSettings]):
             milestones=tuple(range(step, epochs, step)),
             decay=config.learning_rate_decay,
         )
+
+
+def feature_norm(features: Tensor, teacher: Tensor) -> Tensor:
+    """|F - F_old|_F over the whole batch [B, d], not squared: it grows with the square root of the batch size."""
+    return torch.linalg.vector_norm(features - teacher)

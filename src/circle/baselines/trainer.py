@@ -1,4 +1,7 @@
-"""The loop that all trained rivals share: begin a task, go through its stages, score. Resumes in the middle."""
+"""What all trained rivals have in common: their settings, and the loop that goes through the stages of a task.
+
+It resumes in the middle of a task.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from circle.baselines.augmentation import augmenter
+from circle.baselines.augmentation import KNOWN, augmenter
 from circle.baselines.class_bank import ClassBank
-from circle.baselines.networks import Backbone, GrowingHead, LinearHead, build_backbone
+from circle.baselines.networks import Backbone, GrowingHead, LinearHead, NetworkConfig, build_backbone
 from circle.baselines.optimisers import Optimiser, Training
-from circle.baselines.settings import TrainerConfig
+from circle.config import check_names, option
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.labels import plain_labels
@@ -28,9 +31,68 @@ from circle.machine import run_jobs, usable_device
 from circle.method import Images, Step, Task
 
 SCORING_BATCH = 256
-MIN_WIDTH_FOR_THREADS = 16  # channels of the first layer below which a step is too little work to share out
+MIN_WIDTH_FOR_THREADS = 16  # channels of the first layer below which a step is too little work for several threads
 # Pixels become (x / 255 - mean) / scale with constants, as for CIRCLE: nobody knows a data set's statistics beforehand.
 PIXEL_MEAN, PIXEL_SCALE = 0.5, 0.25
+
+
+@dataclass(frozen=True)
+class TrainerConfig(NetworkConfig):
+    """Settings of all methods that train a network. What the paper calls otherwise, or lists in vain, is noted here."""
+
+    #: The paper's names of settings that have another one here.
+    published_names: ClassVar[dict[str, str]] = {}
+    #: Settings that the paper lists and that change nothing, with the reason.
+    inert: ClassVar[dict[str, str]] = {}
+    #: Stages that go over a task's images, and how many of the ``epochs`` each of them lasts.
+    stage_epochs: ClassVar[dict[str, float]] = {"train": 1.0}
+    #: Stages that go over features of all classes so far, and the setting that says how often.
+    rehearsals: ClassVar[dict[str, str]] = {}
+    #: Whether the task's own images pass the network in each of these; features that are drawn never do.
+    rehearses_images: ClassVar[bool] = False
+    #: Stages whose cost grows with the number of old classes.
+    per_old_class: ClassVar[tuple[str, ...]] = ()
+    #: What the data set decides in the published runs (PyCIL's rules): the network's first layer, and augmentation.
+    by_dataset: ClassVar[dict[str, dict[str, Any]]] = {
+        "cifar100": {},
+        "tinyimagenet": {"first_kernel": 7, "max_pool": True, "augmentations": ("crop", "flip")},
+        "imagenet_subset": {"first_kernel": 7, "max_pool": True, "augmentations": ("resized_crop", "flip")},
+    }
+
+    augmentations: tuple[str, ...] = option(
+        ("crop", "flip", "brightness"), "of training images, in this order: " + ", ".join(KNOWN)
+    )
+    device: str = option("cpu", "where the network is trained: cpu, or cuda for a GPU")
+
+    @property
+    def first_epochs(self) -> int:
+        """Passes over the first task's images."""
+        return getattr(self, "initial_epochs", getattr(self, "epochs", 0))
+
+    def check(self) -> None:
+        super().check()
+        check_names(self.augmentations, KNOWN, f"{self.name} augmentation")
+        for field in self.field_names():
+            value = getattr(self, field)
+            if field.endswith("batch_size"):
+                self.require(value >= 1, field, "1 or more")
+            elif field.endswith(("epochs", "weight_decay")):
+                self.require(value >= 0, field, "zero or a positive number")
+            elif field.endswith("learning_rate"):
+                self.require(value > 0, field, "a positive number")
+
+
+@dataclass(frozen=True)
+class EvenConfig(TrainerConfig):
+    """Settings of methods that are published with equally many epochs for every task."""
+
+    epochs: int = option(100, "passes over each task's images")
+    initial_epochs: int = option(0, "passes over the first task's images, where they are not to be as many as later")
+
+    @property
+    def first_epochs(self) -> int:
+        return self.initial_epochs or self.epochs
+
 
 Settings = TypeVar("Settings", bound=TrainerConfig)
 Losses = Callable[[Tensor], dict[str, Tensor]]  # samples of a batch [B] -> named terms, weighted, to be added up
@@ -78,12 +140,33 @@ class TrainedMethod(ABC, Generic[Settings]):
 
         begin(task) -> stage 1 -> stage 2 -> ... -> scores
 
-    ``bank`` keeps statistics of each class, if the method says which; ``extra`` holds the modules that a task needs
-    and the next one does not: a teacher (the previous network), a distiller, an additional head.
     A stage may call :meth:`fit`, which can be interrupted after any step: the state then holds the optimiser, the
     schedule's place, the order of the samples and the generator, and learning the same task again goes on from there.
     A diverged loss ends the run with an error that names task, epoch and term. Everything random comes from
     one generator, so that config, seed and tasks determine the result.
+
+    Parameters
+    ----------
+    config : TrainerConfig
+        Settings of the method; its defaults where None.
+    seed : int
+        Of the generator.
+
+    Attributes
+    ----------
+    network, head : nn.Module
+        The backbone f and the growing head on top of it, once a task was begun.
+    bank : ClassBank
+        Statistics of the features of each class, those that ``keeps`` names.
+    extra : nn.ModuleDict
+        Modules that a task needs and the next one does not: a teacher (the previous network), a distiller, an
+        additional head.
+    tasks : int
+        Tasks that were learned.
+    on_step : callable or None
+        Called after every step of training; what it raises ends the task, which can be resumed.
+    stage_seconds : dict
+        Seconds of each stage of the latest task.
     """
 
     config_type: ClassVar[type[TrainerConfig]]

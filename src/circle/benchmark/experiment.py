@@ -12,24 +12,23 @@ from typing import TYPE_CHECKING, Any, cast
 from circle.benchmark import runner
 from circle.benchmark.features import FeatureStore, cache_features
 from circle.benchmark.jobs import CIRCLE, Job, Request, estimate, jobs
-from circle.benchmark.results import Run, TensorBoardLog, check_folder
+from circle.benchmark.results import STATE, Run, TensorBoardLog, check_folder
 from circle.benchmark.runner import Progress, Stream
 from circle.config import check_names
 from circle.data.datasets import Dataset, load_dataset
 from circle.data.fetching import cache_folder
-from circle.distributed import processes
-from circle.distributed.model_parts import share_bounds
+from circle.distributed import environment
+from circle.distributed.model_groups import group_bounds
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.machine import stop_requests
-from circle.method import Method
 from circle.presets import DEFAULT
 from circle.presets.published_settings import settings_for
 from circle.registry import list_methods
 
 if TYPE_CHECKING:
-    from circle.benchmark.distributed_method import JointCircle
-    from circle.distributed.team import Team
+    from circle.benchmark.distributed_method import DistributedCircle
+    from circle.distributed.communicator import Communicator
 
 USER_DATA = "folder"  # the registered name of images of the user's own
 
@@ -59,7 +58,7 @@ def run(
     tensorboard: Path | str | None = None,
     cache: Path | str | bool = True,
     workers: int = 0,
-    shard: processes.Shard = "data",
+    shard: environment.Sharding = "data",
     timeout_seconds: float = 1800.0,
     command: str = "",
     progress: Progress | None = None,
@@ -167,24 +166,26 @@ def run(
             rival=dict(rival or {}),
             budget=budget,
         )
-        for folder in (output, tensorboard) if processes.speaks() else ():  # rank zero alone writes records
+        for folder in (output, tensorboard) if environment.is_rank_zero() else ():  # it alone writes records
             check_folder(folder)
         images = open_dataset(dataset, data, image_size=image_size, images_per_class=images_per_class, workers=workers)
         store = feature_store(cache)
         planned = jobs(request, images, Path(output), new_classifier)
         first = next(planned)  # what is wrong with the request is said here
         if shard == "groups" and first.classifier is not None:
-            share_bounds(first.classifier.groups, processes.count())  # all of a request have as many groups
+            group_bounds(first.classifier.groups, environment.world_size())  # all of a request have as many groups
         return Stream.of(images, class_order_seed), store, chain([first], planned)
 
     runs: list[Run] = []
-    with _joined_team(methods, timeout_seconds) as team:
-        stream, store, planned = prepared() if team is None else team.together(prepared)
-        if team is not None:
-            _check_same_data(team, stream)
+    with _connected(methods, timeout_seconds) as ranks:
+        stream, store, planned = prepared() if ranks is None else ranks.on_all_ranks(prepared)
+        if ranks is not None:
+            from circle.benchmark.distributed_method import check_same_data
+
+            check_same_data(ranks, stream.dataset)
         for job in planned:
-            if team is not None and not team.first:
-                _follow_job(job, stream, store, team, shard)
+            if ranks is not None and not ranks.is_rank_zero:
+                _follow_job(job, stream, store, ranks, shard)
                 continue
             finished = run_job(
                 job,
@@ -194,8 +195,8 @@ def run(
                 confusion=confusion,
                 tensorboard=None if tensorboard is None else Path(tensorboard),
                 time_limit=time_limit,
-                team=team,
-                shard=shard,
+                ranks=ranks,
+                sharding=shard,
             )
             runs.append(finished)
     return runs
@@ -253,39 +254,36 @@ def run_job(
     confusion: bool = False,
     tensorboard: Path | None = None,
     time_limit: float | None = None,
-    team: Team | None = None,
-    shard: processes.Shard = "data",
+    ranks: Communicator | None = None,
+    sharding: environment.Sharding = "data",
 ) -> Run:
     """One run, unless it is done already; with several processes, rank zero's part in it."""
     done = runner.finished_run(job.plan, stream, job.folder)
-    if team is not None:
-        team.broadcast({"run": done is None})
+    if ranks is not None:
+        ranks.broadcast({"run": done is None})
     if done is not None:
         progress.finished(done)
         return done
     log = None if tensorboard is None else TensorBoardLog(tensorboard / job.folder.parent.name / job.folder.name)
     progress.begin(job.plan.label, job.plan.seed)
     try:
-
-        def built() -> Method:
-            shards = {} if team is None else {"image_shards" if shard == "data" else "group_shards": team.size}
-            needed = estimate(job, stream, store, **shards)
-            if needed is not None:
-                progress.needs(needed.memory, needed.disk, needed.seconds)
-                needed.check()
-            return job.build() if team is None else _shared_method(job, stream, team, shard)
-
-        method = built() if team is None else team.together(built)
+        if ranks is None:
+            _check_needs(job, stream, store, progress, {})
+            method = job.build()
+        else:
+            shards = {"image_shards" if sharding == "data" else "group_shards": ranks.world_size}
+            ranks.on_rank_zero(lambda: _check_needs(job, stream, store, progress, shards))
+            method = _distributed_method(job, stream, ranks, sharding)
         if store is not None:
             extract = partial(cache_features, method, stream.dataset, store, progress.features)
-            extract() if team is None else team.together(extract)
+            extract() if ranks is None else ranks.on_all_ranks(extract)
         # Only here: before the first task an interruption may end the program at once, nothing is lost by it.
         with stop_requests() as stop:
-            if team is not None:
-                team.stop = stop
+            if ranks is not None:
+                ranks.stop_requests = stop
 
             def stopping() -> bool:
-                return bool(stop) or (team is not None and team.stopping)
+                return bool(stop) or (ranks is not None and ranks.stop_requested)
 
             finished = runner.run_stream(
                 job.plan,
@@ -298,8 +296,8 @@ def run_job(
                 time_limit=time_limit,
                 log=log,
             )
-            if team is not None:
-                cast("JointCircle", method).end(stopped=stopping())
+            if ranks is not None:
+                cast("DistributedCircle", method).end(stopped=stopping())
             stopped = stopping()
     finally:
         progress.end()
@@ -311,55 +309,55 @@ def run_job(
     return finished
 
 
-# -- several processes ---------------------------------------------------------------------------------------
+def _check_needs(
+    job: Job, stream: Stream, store: FeatureStore | None, progress: Progress, shards: Mapping[str, int]
+) -> None:
+    """Say what a run will take, before it takes it; refuse what does not fit."""
+    needed = estimate(job, stream, store, **shards)
+    if needed is not None:
+        progress.needs(needed.memory, needed.disk, needed.seconds)
+        needed.check()
+
+
+# -- several ranks -------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _joined_team(methods: Sequence[str], timeout_seconds: float) -> Iterator[Team | None]:
+def _connected(methods: Sequence[str], timeout_seconds: float) -> Iterator[Communicator | None]:
     """The processes that torchrun started, or None where this is the only one."""
-    if processes.count() == 1:
+    if environment.world_size() == 1:
         yield None
         return
-    from circle.distributed.team import joined_team
+    from circle.distributed.communicator import connect
 
-    with joined_team("cpu", timeout_seconds) as team:
+    with connect("cpu", timeout_seconds) as ranks:
         rivals = [name for name in methods if name != CIRCLE]
         if rivals:
-            error = f"method {rivals[0]!r}: several processes run {CIRCLE} alone; start it without torchrun"
-            team.check([error] * team.size)
-        yield team
+            ranks.fail(f"method {rivals[0]!r}: several processes run {CIRCLE} alone; start it without torchrun")
+        yield ranks
 
 
-def _check_same_data(team: Team, stream: Stream) -> None:
-    """Refuse other images on another machine: every process would learn from what it finds."""
-    sets = stream.dataset.train, stream.dataset.test
-    found = team.together(lambda: [images.fingerprint for images in sets])
-    answers = team.exchange({"data": found})
-    for rank, answer in enumerate(answers):
-        if answer != answers[0]:
-            error = f"{stream.dataset.name}: process {rank} of {team.size} finds other images than process 0"
-            team.check([f"{error}; expected the same on all machines"] * team.size)
-
-
-def _shared_method(job: Job, stream: Stream, team: Team, shard: processes.Shard) -> JointCircle:
-    """CIRCLE as all processes run it."""
-    from circle.benchmark.distributed_data import DataCircle
-    from circle.benchmark.distributed_groups import GroupCircle
+def _distributed_method(
+    job: Job, stream: Stream, ranks: Communicator, sharding: environment.Sharding
+) -> DistributedCircle:
+    """This rank's part of CIRCLE; all ranks make it together."""
+    from circle.benchmark.distributed_method import DistributedCircle
 
     assert job.classifier is not None
-    if shard == "groups":
-        return GroupCircle(job.classifier, team, stream.dataset, job.folder)
-    return DataCircle(job.classifier, team, stream.dataset)
+    return DistributedCircle.build(job.classifier, stream.dataset, ranks, sharding, job.folder / STATE)
 
 
-def _follow_job(job: Job, stream: Stream, store: FeatureStore | None, team: Team, shard: processes.Shard) -> None:
-    """The part of every rank but zero in :func:`run_job`, without a word."""
-    if not team.broadcast(None)["run"]:
+def _follow_job(
+    job: Job, stream: Stream, store: FeatureStore | None, ranks: Communicator, sharding: environment.Sharding
+) -> None:
+    """The part of every rank but zero in :func:`run_job`, which prints nothing."""
+    if not ranks.broadcast(None)["run"]:
         return
-    method = team.together(lambda: _shared_method(job, stream, team, shard))
+    ranks.on_all_ranks(lambda: None)  # meanwhile rank zero finds out whether there is room for the run
+    method = _distributed_method(job, stream, ranks, sharding)
     if store is not None:
-        team.together(lambda: cache_features(method, stream.dataset, store, lambda what, done, total: None))
-    with stop_requests() as team.stop:
+        ranks.on_all_ranks(lambda: cache_features(method, stream.dataset, store, lambda what, done, total: None))
+    with stop_requests() as ranks.stop_requests:
         stopped = method.follow()
     if stopped:
         raise StoppedError

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from circle.baselines.budget import fit_budget
-from circle.baselines.costs import Course, memory_needed, probe
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.costs import Course, fit_budget, memory_needed, probe
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan, Stream
@@ -229,8 +228,8 @@ def circle_estimate(
 ) -> Estimate:
     """What a run of CIRCLE will need, from its settings alone: nothing large is built for it.
 
-    Several processes share the images or the groups. Memory is that of the one with the most groups, disk that of
-    all, should they share one.
+    The images or the groups may be divided into shards. Memory is that of the shard with the most groups, disk that
+    of all, should they have the same one.
     """
     classes = len(stream.order)
     size = classifier.members * member_of(classifier, stream.dataset).size

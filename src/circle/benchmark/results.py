@@ -26,7 +26,7 @@ import circle
 from circle import files
 from circle.benchmark.metrics import StreamRecord
 from circle.data.tasks import task_sizes
-from circle.distributed import processes
+from circle.distributed.environment import world_size
 from circle.errors import CircleError
 from circle.files import atomic_path
 from circle.labels import decode_labels, encode_labels
@@ -223,7 +223,7 @@ def environment() -> dict[str, Any]:
             "processor": _processor(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "processes": processes.count(),
+            "processes": world_size(),
         },
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 import circle.errors
-from circle.distributed import processes
+from circle.distributed import environment
 
 _HELP = """Teach an image classifier from a stream, one sample at a time. It never forgets.
 
@@ -21,7 +21,7 @@ whenever there are some.
 
 _given: list[str] = []
 
-# These share their work among the processes of torchrun, or say themselves what to do instead.
+# These divide their work among the processes of torchrun, or say themselves what to do instead.
 _FOR_SEVERAL = {("learn",), ("bench", "run"), ("bench", "tune")}
 
 HELP_ALL = "--help-all"  # help with the settings that --help leaves out
@@ -71,8 +71,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except CycloptsError as error:
         # All processes of a job have the same command line: one of them says what is wrong with it.
-        return _fail(_usage(error), 2) if processes.speaks() else 2
-    except circle.errors.ToldElsewhereError:
+        return _fail(_usage(error), 2) if environment.is_rank_zero() else 2
+    except circle.errors.ReportedByRankZeroError:
         return 1
     except circle.errors.CircleError as error:
         return _fail(str(error), 1)
@@ -96,11 +96,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check_processes(arguments: Sequence[str]) -> None:
     """Refuse what several processes would each do in full, and write over one another."""
-    if processes.count() == 1:
+    if environment.world_size() == 1:
         return
     command, _, _ = app.parse_commands(list(arguments))
     if command and command not in _FOR_SEVERAL and not command[-1].startswith("-"):  # help is given to anybody
-        processes.require_one(" ".join(command), "`learn` and `bench run` share their work")
+        environment.require_one_process(" ".join(command), "`learn` and `bench run` divide their work")
 
 
 def was_given(flag: str) -> bool:

@@ -12,7 +12,7 @@ from circle.benchmark.results import read_runs
 from circle.cli import command_line, console
 from circle.cli.bench_shared import STOPPED, DatasetName, MethodName, RivalFlags, RunBars
 from circle.cli.flags import ModelFlags, given
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import CircleError
 
 app = App(name="bench", help="Run class-incremental experiments and report them.")
@@ -46,7 +46,7 @@ def run(
     time_limit: float | None = None,
     budget: float | None = None,
     images_per_class: int | None = None,
-    shard: processes.Shard = "data",
+    shard: environment.Sharding = "data",
     timeout_seconds: float = 1800.0,
     settings: ModelFlags | None = None,
     rival: RivalFlags = None,  # pyright: ignore
@@ -121,7 +121,7 @@ def run(
             progress=RunBars(out, console.messages()),
         )
     except experiment.StoppedError:
-        if processes.speaks():
+        if environment.is_rank_zero():
             out.print(STOPPED.format("tasks"))
         return 130
     return 0

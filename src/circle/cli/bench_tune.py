@@ -16,7 +16,7 @@ from circle.benchmark.tuning.tune import RESNET_18_PARAMETERS, TuneRequest, new_
 from circle.cli import command_line, console
 from circle.cli.bench_shared import STOPPED, DatasetName, MethodName, RivalFlags, RunBars, stage_bars
 from circle.cli.flags import ModelFlags, given
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.report.tuning import write_all
 
 
@@ -87,7 +87,7 @@ def tune(
     test
         Learn all training images with the chosen settings at the end, and look at the test images.
     """
-    processes.require_one("bench tune", "several searches started one by one share the work of a folder")
+    environment.require_one_process("bench tune", "several searches started one by one share the work of a folder")
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
     check_folder(output)

@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import CircleError, counted
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def progress(console: Console) -> Progress:
         RateColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not (console.is_terminal and sys.stderr.isatty() and processes.speaks()),
+        disable=not (console.is_terminal and sys.stderr.isatty() and environment.is_rank_zero()),
     )
 
 

@@ -14,7 +14,7 @@ from circle import files
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.sources import open_source
-from circle.distributed import processes
+from circle.distributed import environment
 from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import Lesson, teach
@@ -30,7 +30,7 @@ def learn(
     strict: Annotated[bool, Parameter(negative=())] = False,
     checkpoint_seconds: float = 30.0,
     device: str = "cpu",
-    shard: processes.Shard = "data",
+    shard: environment.Sharding = "data",
     timeout_seconds: float = 1800.0,
 ) -> int:
     """Learn labelled images; creates the model or continues it.
@@ -52,22 +52,24 @@ def learn(
     device
         Where PyTorch computes: cpu, cuda, ...
     shard
-        What each process of torchrun takes: a share of the images, or all images for a share of the groups.
+        What each process of torchrun takes: a shard of the images, or all images for a shard of the groups.
     timeout_seconds
         How long the processes of torchrun wait for each other before they give up.
     """
     settings = settings or ModelFlags()
     out, err = console.output(), console.messages()
-    if processes.count() > 1:
-        from circle.distributed.learning import learn_together
-        from circle.distributed.shares import ModelChoice
-        from circle.distributed.team import joined_team
+    if environment.world_size() > 1:
+        from circle.distributed.communicator import connect
+        from circle.distributed.learning import learn_on_all_ranks
 
-        choice = ModelChoice(settings.new_model, lambda found: settings.check_against(found, model))
-        with _watched(err) as (stop, report), joined_team(device, timeout_seconds, stop) as team:
-            lesson, classifier = learn_together(
-                *(team, model, data, choice),
-                shard=shard,
+        with _watched(err) as (stop, report), connect(device, timeout_seconds, stop) as ranks:
+            lesson, classifier = learn_on_all_ranks(
+                ranks,
+                model,
+                data,
+                new_model=settings.new_model,
+                check_model=lambda found: settings.check_against(found, model),
+                sharding=shard,
                 strict=strict,
                 checkpoint_seconds=checkpoint_seconds,
                 report=report,
@@ -87,7 +89,7 @@ def learn(
                     report=report,
                 )
                 report(lesson)
-    if processes.speaks():
+    if environment.is_rank_zero():
         console.skipped(lesson.unreadable, err)
         out.print(_summary(lesson, classifier, model), soft_wrap=True)
     return 130 if lesson.stopped else 0

@@ -1,21 +1,16 @@
-"""Teach one model file by several processes; the file is bitwise the one that :mod:`circle.learning` would write.
+"""Teach one model file by several ranks; the file is bitwise the one that :mod:`circle.learning` would write.
 
-The source is gone through in rounds. In each, every process reads a tile of images and tells their digests; the first
-process, which alone keeps the ledger, says which of them are new; these are learned. A copy of an image has its label
-and content, so it makes no difference which process learns the first and which the second.
+The source is gone through in rounds. In each, every rank reads a batch of images and sends their digests; rank zero,
+which alone keeps the ledger, answers which of them are new; these are learned. A copy of an image has its label and
+content, so it makes no difference which rank learns the first and which the second.
 
-Two ways to share the work (``--shard``):
-
-data    Process r of R learns images r, r + R, ...; statistics are sums, so they are added up when the model is saved.
-groups  Process r holds some of the ensemble's groups and learns all images with these, so that no machine needs the
-        memory of all. The file is put together on disk.
+What is divided among the ranks (``--shard``), images or groups, is the matter of :mod:`circle.distributed.shards`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -26,158 +21,147 @@ import numpy as np
 from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.sources import Sample, Source, open_source
-from circle.distributed.processes import Shard
-from circle.distributed.shares import DataShare, GroupShare, ModelChoice, Share
-from circle.distributed.team import Team
+from circle.distributed.communicator import Communicator
+from circle.distributed.environment import Sharding
+from circle.distributed.model_groups import Contents
+from circle.distributed.shards import Shard, make_shard, new_contents
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
 from circle.learner import CircleClassifier
-from circle.learning import Lesson, check_lesson, check_outcome, learn_tile, numbered
+from circle.learning import Bookkeeper, Lesson, check_lesson, check_outcome, learn_tile
+
+Entry = list[Any]  # of an image in a round: number of its label, digest as hex or None, why it is unreadable
 
 
-def learn_together(
-    team: Team,
+def learn_on_all_ranks(
+    ranks: Communicator,
     path: Path,
     data: Path,
-    choice: ModelChoice,
     *,
-    shard: Shard = "data",
+    new_model: Callable[[], CircleClassifier],
+    check_model: Callable[[CircleClassifier], None],
+    sharding: Sharding = "data",
     strict: bool = False,
     checkpoint_seconds: float = 30.0,
     report: Callable[[Lesson], None] = lambda lesson: None,
 ) -> tuple[Lesson, CircleClassifier]:
     """Learn all images of ``data`` that the model at ``path``, or a new one, has not learned yet.
 
-    Only the first process reads and writes ``path``; ``data`` must be the same for all. What was learned is known to
-    the first process's lesson alone; all know whether it was stopped. The model is the whole one, or this process's
-    share of its groups.
+    Rank zero alone reads and writes ``path``; ``data`` must be the same for all.
+
+    Parameters
+    ----------
+    new_model : callable
+        Makes the model where there is no file at ``path``.
+    check_model : callable
+        Refuses a model at ``path`` that contradicts what the user asked for.
+    sharding, strict, checkpoint_seconds, report
+        What is divided among the ranks; the others as in :func:`circle.learning.teach`.
+
+    Returns
+    -------
+    lesson : Lesson
+        What was learned, complete on rank zero alone; all ranks know whether it was stopped.
+    model : CircleClassifier
+        The whole model, or this rank's groups of it.
     """
+
+    def contents() -> Contents:
+        if not path.exists():
+            model = new_model()
+            return new_contents(model, model.input_config())
+        tensors, header = files.read(path)
+        files.require_learning_kind(header, path)
+        check_model(files.described_learner(header, "cpu"))
+        return header, tensors
+
     with contextlib.ExitStack() as stack:
-        source = team.together(lambda: open_source(data))
-        _check_same_source(team, source)
-        team.together(lambda: stack.enter_context(files.exclusive(path)) if team.first else None)
-        share = (DataShare if shard == "data" else GroupShare)(team, path, choice)
-        image = team.together(lambda: check_lesson(source, share.model))
+        source = ranks.on_all_ranks(lambda: open_source(data))
+        ranks.require_equal(
+            {"listing": source.listing(), "images": len(source)},
+            lambda rank, found: (
+                f"{source.path}: process {rank} of {ranks.world_size} finds other images ({found[rank]['images']}) "
+                f"there than process 0 ({found[0]['images']}); expected the same on all machines, or models learned "
+                "apart and `circle merge`"
+            ),
+        )
+        ranks.on_rank_zero(lambda: stack.enter_context(files.exclusive(path)))
+        shard = make_shard(sharding, ranks, contents, path)
+        image = ranks.on_all_ranks(lambda: check_lesson(source, shard.model))
         if strict:
-            _try_all(team, share.samples(source), image)
-        lesson = _teach(team, source, share, image, checkpoint_seconds, report)
-        team.together(lambda: check_outcome(lesson, source) if team.first else None)
-    return lesson, share.model
+            _try_all(ranks, source.share(shard.image_part, shard.image_parts), image)
+        lesson = _learn_in_rounds(shard, source, image, checkpoint_seconds, report)
+        ranks.on_rank_zero(lambda: check_outcome(lesson, source))
+    return lesson, shard.model
 
 
-def _check_same_source(team: Team, source: Source) -> None:
-    answers = team.exchange({"listing": source.listing(), "images": len(source)})
-    for rank, answer in enumerate(answers):
-        if answer != answers[0]:
-            error = (
-                f"{source.path}: process {rank} of {team.size} finds other images ({answer['images']}) there than "
-                f"process 0 ({answers[0]['images']}); expected the same on all machines, or models learned apart and "
-                "`circle merge`"
-            )
-            team.check([error] * team.size)
+def _try_all(ranks: Communicator, samples: Iterator[Sample], image: ImageConfig) -> None:
+    """Read every image before the first is learned; the first that cannot be read is an error on all ranks."""
 
-
-def _try_all(team: Team, samples: Iterator[Sample], image: ImageConfig) -> None:
-    """Read every image before the first is learned; the first that cannot be read is everybody's error."""
-
-    def tried() -> bool:
-        tile = list(islice(samples, IMAGES_PER_TILE))
-        for sample in tile:
+    def try_batch() -> bool:
+        batch = list(islice(samples, IMAGES_PER_TILE))
+        for sample in batch:
             sample.pixels(image)
-        return bool(tile)
+        return bool(batch)
 
-    left = True
-    while left:  # in rounds, so that nobody waits for long
-        mine = team.together(tried)
-        left = any(answer["left"] for answer in team.exchange({"left": mine}))
-
-
-class Conductor:
-    """The first process's book-keeping: the ledger of the model, copies within the source, and what became of it."""
-
-    def __init__(self, model: CircleClassifier, source: Source) -> None:
-        self.lesson = Lesson(len(source))
-        self.unsaved = 0
-        self._ledger, self._labels = model.ledger_, source.labels
-        self._occurrences: Counter[bytes] = Counter()
-        self._chosen: list[dict[int, tuple[Any, bytes]]] = []
-
-    def choose(self, piles: list[list[list[Any]]]) -> list[list[int]]:
-        """Positions of the images to be learned in each pile of (index of the label, digest or None, reason)."""
-        self._chosen = []
-        for pile in piles:
-            chosen: dict[int, tuple[Any, bytes]] = {}
-            for position, (code, text, reason) in enumerate(pile):
-                if text is None:
-                    self.lesson.unreadable.append(reason)
-                    continue
-                label, digest = self._labels[code], numbered(bytes.fromhex(text), self._occurrences)
-                if (label, digest) in self._ledger:
-                    self.lesson.known += 1
-                else:
-                    chosen[position] = label, digest
-            self._chosen.append(chosen)
-        return [list(chosen) for chosen in self._chosen]
-
-    def conclude(self, broken: list[dict[str, str]]) -> None:
-        """The chosen images are learned, but for those, by position, that turned out to be broken."""
-        for chosen, reasons in zip(self._chosen, broken, strict=True):
-            self.lesson.unreadable += reasons.values()
-            learned = [entry for position, entry in chosen.items() if str(position) not in reasons]
-            for label, digest in learned:
-                self._ledger.add(label, digest)
-            self.lesson.learned += len(learned)
-            self.unsaved += len(learned)
+    some_left = True
+    while some_left:  # in rounds, so that no rank waits for long
+        own = ranks.on_all_ranks(try_batch)
+        some_left = any(answer["left"] for answer in ranks.all_gather({"left": own}))
 
 
-def _teach(
-    team: Team,
+def _learn_in_rounds(
+    shard: Shard,
     source: Source,
-    share: Share,
     image: ImageConfig,
     checkpoint_seconds: float,
     report: Callable[[Lesson], None],
 ) -> Lesson:
-    conductor = Conductor(share.model, source)  # the others' know nothing, and are not asked
-    codes: dict[Any, int] = {label: code for code, label in enumerate(source.labels)}
-    samples = share.samples(source)
-    saved, wrong = time.monotonic(), None
+    ranks = shard.ranks
+    book = Bookkeeper(shard.model.ledger_, len(source))  # kept on rank zero alone
+    numbers: dict[Any, int] = {label: number for number, label in enumerate(source.labels)}
+    samples = source.share(shard.image_part, shard.image_parts)
+    saved, error = time.monotonic(), None
     while True:
-        tile: list[Sample] = []
+        batch: list[Sample] = []
         try:
-            tile = list(islice(samples, IMAGES_PER_TILE))
-        except CircleError as error:
-            wrong = wrong or str(error)
-        pile = [[codes[sample.label], *_digest(sample)] for sample in tile]
-        answers = team.exchange({"pile": pile, "wrong": wrong})
-        team.check([answer["wrong"] for answer in answers])
-        piles = _agreed(team, [answer["pile"] for answer in answers], share.piles)
-        end = not any(piles)
-        leave = end or team.stopping
+            batch = list(islice(samples, IMAGES_PER_TILE))
+        except CircleError as caught:
+            error = error or str(caught)
+        entries: list[Entry] = [[numbers[sample.label], *_digest(sample)] for sample in batch]
+        answers = ranks.all_gather({"entries": entries, "error": error})
+        ranks.raise_first([answer["error"] for answer in answers])
+        batches = [answer["entries"] for answer in answers]
+        if shard.image_parts == 1:
+            batches = [_agree(ranks, batches)]
+        end = not any(batches)
+        leave = end or ranks.stop_requested
         due = leave or time.monotonic() - saved >= checkpoint_seconds
-        if team.broadcast({"save": due and conductor.unsaved > 0})["save"]:
-            share.save()
-            saved, conductor.unsaved = time.monotonic(), 0
+        if ranks.broadcast({"save": due and book.unsaved > 0})["save"]:
+            shard.save()
+            saved, book.unsaved = time.monotonic(), 0
         if leave:
-            conductor.lesson.stopped = team.stopping and not end
-            return conductor.lesson
-        chosen = team.broadcast({"chosen": conductor.choose(piles) if team.first else []})["chosen"][share.pile]
-        readable, broken = _decoded([(position, tile[position]) for position in chosen], image)
-        answers = team.exchange({"broken": broken})
-        reasons: list[dict[str, str]] = [{} for _ in range(share.piles)]
-        for rank, answer in enumerate(answers):
-            reasons[rank % share.piles] |= answer["broken"]
-        learned = [
-            (pixels, sample) for position, pixels, sample in readable if str(position) not in reasons[share.pile]
+            book.lesson.stopped = ranks.stop_requested and not end
+            return book.lesson
+        new = [_choose(book, source, entries) for entries in batches] if ranks.is_rank_zero else []
+        chosen = ranks.broadcast({"chosen": [list(each) for each in new]})["chosen"][shard.image_part]
+        readable, unreadable = _decode([(position, batch[position]) for position in chosen], image)
+        reasons: list[dict[str, str]] = [{} for _ in batches]
+        for rank, answer in enumerate(ranks.all_gather({"unreadable": unreadable})):
+            reasons[rank % shard.image_parts] |= answer["unreadable"]
+        tile = [
+            (pixels, sample) for position, pixels, sample in readable if str(position) not in reasons[shard.image_part]
         ]
         try:
-            if learned:
-                learn_tile(share.model, learned)
-        except CircleError as error:
-            wrong = str(error)  # told at the start of the next round, before anything is saved
-        if team.first:
-            conductor.conclude(reasons)
-            report(conductor.lesson)
+            if tile:
+                learn_tile(shard.model, tile)
+        except CircleError as caught:
+            error = str(caught)  # raised at the start of the next round, before anything is saved
+        if ranks.is_rank_zero:
+            for each, broken in zip(new, reasons, strict=True):
+                book.lesson.unreadable += broken.values()
+                book.add([entry for position, entry in each.items() if str(position) not in broken])
+            report(book.lesson)
 
 
 def _digest(sample: Sample) -> tuple[str | None, str]:
@@ -187,29 +171,41 @@ def _digest(sample: Sample) -> tuple[str | None, str]:
         return None, str(error)
 
 
-def _decoded(
+def _choose(book: Bookkeeper, source: Source, entries: list[Entry]) -> dict[int, tuple[Any, bytes]]:
+    """Label and digest of the images of a batch that are to be learned, by their positions in it."""
+    chosen: dict[int, tuple[Any, bytes]] = {}
+    for position, (number, digest, reason) in enumerate(entries):
+        if digest is None:
+            book.lesson.unreadable.append(reason)
+            continue
+        label = source.labels[number]
+        new = book.new_digest(label, bytes.fromhex(digest))
+        if new is not None:
+            chosen[position] = label, new
+    return chosen
+
+
+def _decode(
     samples: list[tuple[int, Sample]], image: ImageConfig
-) -> tuple[list[tuple[int, np.ndarray, Sample]], dict[int, str]]:
+) -> tuple[list[tuple[int, np.ndarray, Sample]], dict[str, str]]:
     """Positions, pixels and samples of those that can be read, and reasons of those that cannot."""
-    readable, broken = [], {}
+    readable, unreadable = [], {}
     for position, sample in samples:
         try:
             readable.append((position, sample.pixels(image), sample))
         except UnreadableImageError as error:
-            broken[position] = str(error)
-    return readable, broken
+            unreadable[str(position)] = str(error)
+    return readable, unreadable
 
 
-def _agreed(team: Team, piles: list[list[list[Any]]], different: int) -> list[list[list[Any]]]:
-    """The piles of a round. Where all processes read the same, an image that one cannot read is nobody's."""
-    if different > 1:
-        return piles
-    merged = piles[0]
-    for rank, pile in enumerate(piles):
-        for position, (mine, theirs) in enumerate(zip(merged, pile, strict=True)):
+def _agree(ranks: Communicator, batches: list[list[Entry]]) -> list[Entry]:
+    """The one batch of a round in which all ranks read the same images; what one rank cannot read, none learns."""
+    merged = batches[0]
+    for rank, entries in enumerate(batches):
+        for position, (mine, theirs) in enumerate(zip(merged, entries, strict=True)):
             if theirs[1] is None:
                 merged[position] = theirs
             elif mine[1] not in (None, theirs[1]):
-                error = f"process {rank} of {team.size} read other images than process 0"
-                team.check([f"{error}: expected the same data on all machines"] * team.size)
-    return [merged]
+                found = f"process {rank} of {ranks.world_size} read other images than process 0"
+                ranks.fail(f"{found}: expected the same data on all machines")
+    return merged

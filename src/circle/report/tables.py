@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from circle.baselines.budget import is_fitted
+from circle.baselines.costs import is_fitted
 from circle.benchmark.experiment import USER_DATA
 from circle.benchmark.metrics import StreamRecord
 from circle.benchmark.results import Run

@@ -7,7 +7,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from circle.baselines.settings import FrozenConfig, TrainerConfig
+from circle.baselines.frozen import FrozenConfig
+from circle.baselines.trainer import TrainerConfig
 from circle.config import Config
 from circle.errors import CircleError
 

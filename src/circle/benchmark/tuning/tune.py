@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from circle.baselines.budget import fit_budget
-from circle.baselines.settings import TrainerConfig
+from circle.baselines.costs import fit_budget
+from circle.baselines.trainer import TrainerConfig
 from circle.benchmark import jobs, selection
 from circle.benchmark.experiment import StoppedError
 from circle.benchmark.features import FeatureStore, features_of

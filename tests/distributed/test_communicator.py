@@ -1,7 +1,7 @@
 """Processes that torchrun starts, and the one process that knows nothing of it.
 
-What several processes make of a lesson is tested in joint/test_teaching.py, of a benchmark in
-benchmark/test_joint_method.py; those are started by environment variables alone.
+What several processes learn is tested in test_learning.py, how they run a benchmark in
+benchmark/test_distributed_method.py; those are started by environment variables alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from circle.cli import run
+from circle.distributed.communicator import memory_mapped
 
 SETTINGS = [
     *("--preset", "reservoir", "--extractor.stem-channels", "4", "--extractor.width", "4"),
@@ -31,8 +33,9 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_one_process_imports_nothing_of_it(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("distributed.team", "distributed.learning", "distributed.shares", "benchmark.distributed_method"):
-        monkeypatch.setitem(sys.modules, f"circle.{name}", None)
+    for name in ("communicator", "learning", "shards"):
+        monkeypatch.setitem(sys.modules, f"circle.distributed.{name}", None)
+    monkeypatch.setitem(sys.modules, "circle.benchmark.distributed_method", None)
     assert run(["learn", str(tmp_path / "model"), str(data), *SETTINGS]) == 0
     flags = ["--data", str(data), "--tasks", "1", "--no-cache", "--output", str(tmp_path)]
     assert run(["bench", "run", *flags, *SETTINGS]) == 0
@@ -65,3 +68,12 @@ def test_processes_that_do_not_find_each_other(tmp_path: Path, data: Path, launc
     assert first.code == 1
     assert "circle: error: process 0 of 2: the processes did not find each other within 1 s" in first.err
     assert "Traceback" not in first.err
+
+
+@pytest.mark.parametrize("shape", [[3, 4], [7], [], [0, 4]])
+def test_a_mapped_tensor_is_a_tensor_and_leaves_nothing(tmp_path: Path, shape: list[int]) -> None:
+    new = memory_mapped(tmp_path)
+    values = torch.randint(-9, 9, shape, dtype=torch.int16)
+    tensor = new(shape, torch.int16).copy_(values)
+    assert torch.equal(tensor, values) and tensor.dtype == torch.int16
+    assert list(tmp_path.iterdir()) == []

@@ -95,7 +95,7 @@ def test_stopped_killed_and_resumed(tmp_path: Path, data: Path, launcher_of_jobs
     assert not [*output.rglob("state*")] and len([*output.rglob("*.tmp")]) == 0
 
 
-def test_rivals_are_refused_by_one_voice(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
+def test_rivals_are_refused_by_rank_zero(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
     first, second = launcher_of_jobs.run(2, command(data, tmp_path / "out", "--method", "circle", "finetune"))
     assert (first.code, second.code, second.err) == (1, 1, "")
     assert (

@@ -98,7 +98,7 @@ def test_a_killed_process_ends_all_and_the_next_run_goes_on(
     assert ended[victim].code == -signal.SIGKILL
     assert survivor.code == 1
     assert survivor.err.startswith(f"circle: error: process {1 - victim} of 2: process {victim} ended; ")
-    assert "give the same command again" in survivor.err and survivor.err.count("\n") == 1
+    assert "run the same command again to resume" in survivor.err and survivor.err.count("\n") == 1
     learned = CircleClassifier.load(model).samples_
     # Killed in the third round, after the second save: a save of what the first round brought, and one of the second.
     assert learned == (4 * TILE if shard == "data" else 2 * TILE)
@@ -185,7 +185,7 @@ def test_other_data_on_another_machine_is_refused(tmp_path: Path, launcher_of_jo
     assert not (tmp_path / "model").exists()
 
 
-def test_what_is_wrong_is_said_once_by_the_first(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
+def test_what_is_wrong_is_said_once_by_rank_zero(tmp_path: Path, data: Path, launcher_of_jobs: Any) -> None:
     model = tmp_path / "model"
     for more, message in (
         ([tmp_path / "nowhere"], "nowhere"),

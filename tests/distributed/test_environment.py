@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from circle.cli import run
-from circle.distributed import processes
+from circle.distributed.environment import is_rank_zero, local_rank, rank, world_size
 from circle.errors import CircleError
 
 
@@ -16,21 +16,21 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_alone_where_nobody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.speaks()) == (1, 0, 0, True)
+    assert (world_size(), rank(), local_rank(), is_rank_zero()) == (1, 0, 0, True)
     monkeypatch.setenv("RANK", "3")
-    assert processes.rank() == 0, "a rank without a size is somebody else's"
+    assert rank() == 0, "a rank without a size is somebody else's"
 
 
 def test_one_of_several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name, value in (("WORLD_SIZE", "4"), ("RANK", "3"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
-    assert (processes.count(), processes.rank(), processes.local_rank(), processes.speaks()) == (4, 3, 1, False)
+    assert (world_size(), rank(), local_rank(), is_rank_zero()) == (4, 3, 1, False)
     assert run(["learn", "--wrong"]) == 2
-    assert capsys.readouterr().err == "", "the first process says it"
+    assert capsys.readouterr().err == "", "rank zero says it"
 
 
 @pytest.mark.parametrize(
-    ("size", "rank", "message"),
+    ("size", "number", "message"),
     [
         ("two", "0", "WORLD_SIZE = 'two'"),
         ("0", "0", "WORLD_SIZE = '0' .* from 1"),
@@ -39,13 +39,13 @@ def test_one_of_several(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("2", "-1", "RANK = '-1'"),
     ],
 )
-def test_nonsense_is_named(monkeypatch: pytest.MonkeyPatch, size: str, rank: str | None, message: str) -> None:
+def test_nonsense_is_named(monkeypatch: pytest.MonkeyPatch, size: str, number: str | None, message: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", size)
-    if rank is not None:
-        monkeypatch.setenv("RANK", rank)
+    if number is not None:
+        monkeypatch.setenv("RANK", number)
     with pytest.raises(CircleError, match=message):
-        processes.rank()
-    assert processes.speaks(), "better twice than never"
+        rank()
+    assert is_rank_zero(), "better twice than never"
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_commands_that_do_not_share_their_work(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--dataset", "digits", "--tasks", "5"] if command == "bench tune" else []  # the one that asks itself
-    for rank, said in ((0, f"circle: error: {command}: 2 processes started by torchrun, expected one; "), (1, "")):
+    for number, said in ((0, f"circle: error: {command}: 2 processes started by torchrun, expected one; "), (1, "")):
         monkeypatch.setenv("WORLD_SIZE", "2")
-        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("RANK", str(number))
         assert run([*command.split(), *flags]) == 1
         written = capsys.readouterr()
         assert written.out == ""
