@@ -352,8 +352,11 @@ def blueprint(model: CircleClassifier | Predictor) -> tuple[dict[str, Any], dict
 
 def learning_contents(model: CircleClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of the learning kind: all that was learned up to one moment."""
-    header, tensors = blueprint(model)
+    groups = model.groups_
+    header, tensors = blueprint(model)  # not within the block below, because probes are features
     with model.unchanged():
+        if model.groups_ is not groups:  # another thread has just fitted the model anew
+            return learning_contents(model)
         first, classes = model.statistics_[0], model.statistics_[0].classes
         header |= {"kind": "learning", "classes": encode_labels(classes), "samples": first.samples}
         for name in model.metadata_:
@@ -381,20 +384,13 @@ def require_learning_kind(header: Mapping[str, Any], path: Path) -> None:
 
 
 def restored(
-    header: dict[str, Any],
-    tensors: dict[str, Tensor],
-    device: str,
-    path: Path,
-    learner: type[CircleClassifier] | None = None,
+    header: dict[str, Any], tensors: dict[str, Tensor], device: str, path: Path
 ) -> CircleClassifier | Predictor:
-    """The model with these contents, of either kind; ``path`` names the file in an error.
-
-    ``learner`` is the class of a learning model, where it is not CircleClassifier itself.
-    """
+    """The model with these contents, of either kind; ``path`` names the file in an error."""
     try:
         if header["kind"] == "prediction":
             return _predictor(header, tensors, device, path)
-        return _learner(header, tensors, device, path, learner)
+        return _learner(header, tensors, device, path)
     except KeyError as error:
         raise CircleError(f"{path}: damaged model file ({error} is missing)") from error
     except CircleError:
@@ -404,14 +400,8 @@ def restored(
         raise CircleError(f"{path}: damaged model file (its header does not fit: {error})") from error
 
 
-def _learner(
-    header: dict[str, Any],
-    tensors: dict[str, Tensor],
-    device: str,
-    path: Path,
-    learner: type[CircleClassifier] | None,
-) -> CircleClassifier:
-    model = empty_learner(header, tensors, device, path, learner)
+def _learner(header: dict[str, Any], tensors: dict[str, Tensor], device: str, path: Path) -> CircleClassifier:
+    model = empty_learner(header, tensors, device, path)
     classes = decode_labels(header["classes"])
     parts = parts_named(model.head_config().parts)
     model.replace_statistics(
@@ -468,15 +458,13 @@ def _predictor(header: dict[str, Any], tensors: dict[str, Tensor], device: str, 
     )
 
 
-def described_learner(
-    header: Mapping[str, Any], device: str, learner: type[CircleClassifier] | None = None
-) -> CircleClassifier:
+def described_learner(header: Mapping[str, Any], device: str) -> CircleClassifier:
     """A learner with the settings of a header, of which nothing is built yet."""
     from circle.learner import CircleClassifier
 
     settings = header["settings"]
     image = ImageConfig.from_dict(settings["image"])
-    model = (learner or CircleClassifier)(
+    model = CircleClassifier(
         extractor=resolve("extractor", settings["extractor"]),
         head=resolve("head", settings["head"]),
         groups=settings["groups"],
@@ -494,14 +482,10 @@ def described_learner(
 
 
 def empty_learner(
-    header: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    device: str,
-    path: Path,
-    learner: type[CircleClassifier] | None = None,
+    header: Mapping[str, Any], tensors: Mapping[str, Tensor], device: str, path: Path
 ) -> CircleClassifier:
     """The learner of a :func:`blueprint`, with nothing learned; without grids in it, the extractors are calibrated."""
-    model = described_learner(header, device, learner)
+    model = described_learner(header, device)
     model.prepare(model.image_, _grids(tensors, model.groups) if tensors else None)
     if tensors:
         _check_probes(model.groups_, tensors, path)

@@ -518,9 +518,9 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         """Read a model that :meth:`save` or ``circle learn`` wrote; :func:`circle.load` also reads predictors."""
         tensors, header = files.read(path)
         files.require_learning_kind(header, Path(path))
-        model = files.restored(header, tensors, device, Path(path), cls)
-        assert isinstance(model, cls)
-        return model
+        result = cls.__new__(cls)
+        vars(result).update(vars(files.restored(header, tensors, device, Path(path))))
+        return result
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned: classes, counts, and per group the parts of its statistics and the orphans."""

@@ -33,11 +33,21 @@ RANDOM_IMAGES, RANDOM_SEED = 128, 1
 
 @dataclass
 class Agreement:
-    """How the file did beside the model."""
+    """How the file did beside the model.
 
-    differences: list[float] = field(default_factory=list)  # largest of each image's probabilities
-    other_best: int = 0  # images with another best class
-    rounded_otherwise: int = 0  # images beyond the tolerance or with another best class, and a feature on a boundary
+    Attributes
+    ----------
+    differences : list of float
+        The largest difference among each image's probabilities.
+    other_best : int
+        Images with another best class.
+    rounded_otherwise : int
+        Images beyond the tolerance or with another best class that have a feature on a boundary.
+    """
+
+    differences: list[float] = field(default_factory=list)
+    other_best: int = 0
+    rounded_otherwise: int = 0
 
     @property
     def images(self) -> int:
