@@ -352,8 +352,11 @@ def blueprint(model: CircleClassifier | Predictor) -> tuple[dict[str, Any], dict
 
 def learning_contents(model: CircleClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Header and tensors of the learning kind: all that was learned up to one moment."""
-    header, tensors = blueprint(model)
+    groups = model.groups_
+    header, tensors = blueprint(model)  # not within the block below, because probes are features
     with model.unchanged():
+        if model.groups_ is not groups:  # another thread has just fitted the model anew
+            return learning_contents(model)
         first, classes = model.statistics_[0], model.statistics_[0].classes
         header |= {"kind": "learning", "classes": encode_labels(classes), "samples": first.samples}
         for name in model.metadata_:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from circle.baselines.fetril import FeTrIL, pseudo_features
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.data.images import Images, Subset
 from circle.method import Step, Task
 

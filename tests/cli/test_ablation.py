@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def study(few_digits: Path) -> Study:
     def arguments(name: str, output: Path, *more: str, size: int = 24) -> list[str]:
-        what = ["bench", "ablation", name, "--dataset", "folder", "--data-path", str(few_digits)]
+        what = ["bench", "ablation", name, "--data", str(few_digits)]
         return [*what, "--tasks", "5", "--head-size", str(size), "--output", str(output), *SMALL, *more]
 
     return arguments

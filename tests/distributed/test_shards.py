@@ -17,10 +17,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from circle.benchmark.campaign import cache_features
 from circle.benchmark.distributed_method import DistributedCircle
-from circle.benchmark.features import FeatureStore
-from circle.benchmark.state import same_state
+from circle.benchmark.features import FeatureStore, cache_features
+from circle.benchmark.results import same_state
 from circle.data.datasets import load_dataset
 from circle.data.images import Subset
 from circle.data.tasks import Stream
@@ -134,7 +133,7 @@ def test_scores_state_and_counts_are_those_of_one_process(
     assert [len(each.classifier.groups_) for each in divided] == own_groups
     if cached:
         for each in (whole, *divided):
-            cache_features(each, digits, FeatureStore(tmp_path), lambda what, done, total: None)
+            cache_features(each, digits.dataset, FeatureStore(tmp_path), lambda what, done, total: None)
     tests, _ = digits.view(digits.dataset.test, 0, 4)
 
     def run(method: CircleMethod) -> tuple[Tensor, dict[str, Any], Any]:

@@ -15,7 +15,7 @@ from circle.data.decode import ImageConfig
 from circle.data.images import ArrayImages, Images
 from circle.data.user_images import open_images
 from circle.errors import CircleError
-from circle.paper.advise import Request, split_images
+from circle.paper.advise import AdviceRequest, split_images
 
 SHAPE = ImageConfig(height=8, width=8, channels=3)
 
@@ -30,7 +30,7 @@ def counted(*counts: int) -> Images:
 def split(
     images: Images, validation: float = 0.2, limit: int | None = None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    return split_images(images, Request(4, 4, validation, limit, seed), "counted")
+    return split_images(images, AdviceRequest(4, 4, validation, limit, seed), "counted")
 
 
 @given(

@@ -7,20 +7,26 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from circle.config import Config
+from circle.data.datasets import Dataset
 from circle.data.images import Images
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
 from circle.files import atomic_path
+from circle.learner import CircleClassifier
+from circle.method import CircleMethod, Method
 
 FEATURE_VERSION = 1  # grows when the code would compute other features from the same settings
-BATCH = 256
+IMAGES_PER_BATCH = 256
+
+OnImages = Callable[[str, int, int], None]  # told what is extracted, how many images are done, and of how many
 
 
 class FeatureStore:
@@ -28,6 +34,11 @@ class FeatureStore:
 
     The name of a file is a digest of all that its content depends on: extractor config, image shape, seed, grid rules
     and the data's fingerprint. Files appear when they are complete; a damaged one is made anew.
+
+    Parameters
+    ----------
+    folder
+        Where the files are; made where it is missing. It may be deleted at any time between runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +90,7 @@ class FeatureStore:
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             done = 0
-            for batch in images.batches(np.arange(len(images)), BATCH):
+            for batch in images.batches(np.arange(len(images)), IMAGES_PER_BATCH):
                 pixels = torch.from_numpy(np.ascontiguousarray(batch)).permute(0, 3, 1, 2).to(torch.float32)
                 pixels = pixels.div_(255.0).to(grid.scale.device)
                 file.write(grid.quantise(member.features(pixels)).cpu().numpy().tobytes())
@@ -113,3 +124,22 @@ def check_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free * 0.95:
         raise CircleError(f"{folder}: {needed / 1e9:.2f} GB of features do not fit, {free / 1e9:.2f} GB are free")
+
+
+def cache_features(method: Method, dataset: Dataset, store: FeatureStore, on_images: OnImages) -> None:
+    """Compute, or find, the features of all images for a method with frozen extractors."""
+    if not isinstance(method, CircleMethod):
+        return
+    for split, images in zip(("training", "test"), method.own_images(dataset), strict=True):
+        features, seconds = features_of(method.classifier, images, store, partial(on_images, split))
+        method.use_features(images, features, seconds)
+
+
+def features_of(
+    classifier: CircleClassifier, images: Images, store: FeatureStore, report: Callable[[int, int], None]
+) -> tuple[list[list[np.ndarray]], float]:
+    """Features of all images of a set: for each group, for each member, integers [N, size]; and what they once took."""
+    found = [
+        store.group_features(group, images, lambda done: report(done, len(images))) for group in classifier.groups_
+    ]
+    return [parts for parts, _ in found], sum(seconds for _, seconds in found)

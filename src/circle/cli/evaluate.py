@@ -117,8 +117,8 @@ def _write_matrix(result: Evaluation, path: Path, title: str) -> None:
         rows = [[label, *counts] for label, counts in zip(labels, matrix.tolist(), strict=True)]
         console.write_csv(path, [["true / predicted", *labels], *rows])
         return
-    from circle.report.confusion import confusion_figure  # matplotlib takes a while to import
     from circle.report.drawing import save
+    from circle.report.figures import confusion_figure  # matplotlib takes a while to import
 
     save(confusion_figure(labels, matrix, title), path, console.picture_kind(path))
 

@@ -19,6 +19,7 @@ from circle.distributed import environment
 from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import LearningProgress, teach
+from circle.machine import stop_requests
 
 
 def learn(
@@ -106,7 +107,7 @@ def learn(
 @contextmanager
 def _watched(err: Console) -> Iterator[tuple[list[int], Callable[[LearningProgress], None]]]:
     """Requests to stop, and a bar to report to."""
-    with console.stop_requests() as stop, console.progress(err) as bar:
+    with stop_requests() as stop, console.progress(err) as bar:
         task = bar.add_task("learning", total=None)
         yield stop, lambda progress: bar.update(task, completed=progress.looked_at, total=progress.total)
 

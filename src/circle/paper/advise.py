@@ -27,10 +27,11 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
+import circle
 from circle.data.decode import ImageConfig
 from circle.data.hold_out import hold_out
 from circle.data.images import Images
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.extractors import ImageShape, build_extractor
 from circle.heads import HeadConfig, build_head
 from circle.learner import CircleClassifier
@@ -40,8 +41,8 @@ from circle.statistics import SAMPLES_PER_PRODUCT, memory_of, parts_named
 
 Origin = Literal["measured", "sum measured", "extrapolated"]
 LARGEST_VARIANCE = 1.0  # of probability vectors: what the proposition's m/n stands on
-ALPHAS = (0.02, 4.0)  # of a law with a floor: below, A cannot be told from the floor; above, only m = 1 would show
-ZOOMS = 6  # each finds alpha twenty times more precisely
+ALPHA_RANGE = (0.02, 4.0)  # of a law with a floor: below, A cannot be told from the floor; above, only m = 1 would show
+GRID_REFINEMENTS = 6  # each finds alpha twenty times more precisely
 
 
 # -- estimators ----------------------------------------------------------------------------------------------
@@ -116,8 +117,8 @@ def fit_law_with_floor(sizes: Sequence[int], values: Sequence[float]) -> PowerLa
         coefficients, residual = nnls(design, np.ones_like(places))
         return coefficients, float(residual)
 
-    (low, high), alpha = ALPHAS, ALPHAS[0]
-    for _ in range(ZOOMS):
+    (low, high), alpha = ALPHA_RANGE, ALPHA_RANGE[0]
+    for _ in range(GRID_REFINEMENTS):
         alphas = np.geomspace(low, high, 40)
         best = int(np.argmin([solve(each)[1] for each in alphas]))
         low, high = alphas[max(0, best - 1)], alphas[min(len(alphas) - 1, best + 1)]
@@ -330,8 +331,24 @@ Report = Callable[[str, int, int], None]  # told what is going on, how many imag
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked: how to spend ``budget`` members, judged by ``available`` ones."""
+class AdviceRequest:
+    """What is asked: how to spend ``budget`` members, judged by ``available`` ones.
+
+    Parameters
+    ----------
+    budget
+        n: members in all.
+    available
+        Members that are learned to judge by; more give better estimates and need more memory.
+    validation
+        Share of each class that is held back to measure on.
+    limit
+        Use at most this many images; None for all.
+    split_seed
+        Seed of the choice of images; it never touches the model.
+    partitions
+        Ways of dividing the members into groups to average over, for each m.
+    """
 
     budget: int
     available: int
@@ -381,7 +398,7 @@ class Findings:
         return {**self.advice.to_dict(), **facts, "unreadable": list(self.unreadable)}
 
 
-def split_images(images: Images, request: Request, name: str) -> tuple[np.ndarray, np.ndarray]:
+def split_images(images: Images, request: AdviceRequest, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the images to learn and of those held back to judge by; what the limit leaves out is in neither."""
     counts = images.counts
     if len(counts) < 2:
@@ -393,10 +410,10 @@ def split_images(images: Images, request: Request, name: str) -> tuple[np.ndarra
     return hold_out(images.labels, request.validation, seed=seed, limit=request.limit, draw="rank")
 
 
-def study(
+def recommend_allocation(
     classifier: CircleClassifier,
     images: Images,
-    request: Request,
+    request: AdviceRequest,
     report: Report = lambda what, done, total: None,
     *,
     image: ImageConfig,
@@ -404,8 +421,25 @@ def study(
 ) -> Findings:
     """Measure groups of the classifier's kind of member and judge all ways to spend the budget.
 
-    Of ``classifier`` the settings are taken, but for groups and members: those are what is to be found. ``image`` is
-    the shape that the images are brought to, ``name`` what messages call them.
+    Parameters
+    ----------
+    classifier
+        Its settings are taken, but for groups and members: those are what is to be found.
+    images
+        Labelled images; some are learned, the others judge.
+    request
+        The budget, and how to measure.
+    report
+        Told what is going on, how many images are done, and of how many.
+    image
+        The shape that the images are brought to.
+    name
+        What messages call the images.
+
+    Returns
+    -------
+    Findings
+        The advice with all allocations and laws; ``findings.advice.best`` is the recommendation.
     """
     learned, held = split_images(images, request, name)
     config = resolve("head", classifier.head)
@@ -428,7 +462,85 @@ def study(
     return Findings(advice, model.samples_, len(labels), classes, member_size, tuple(unreadable))
 
 
-def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> int:
+def explanation(findings: Findings, request: AdviceRequest) -> list[str]:
+    """What was found, in sentences."""
+    advice, best = findings.advice, findings.advice.best
+    lines = [
+        f"judged on {findings.validated:,} images held back from {findings.validated + findings.learned:,} of "
+        f"{counted(findings.classes, 'class')}, with {request.available} members of {findings.member_size:,} features",
+        f"recommended: {_allocation(best)} (--groups {best.groups} --members {best.members}), "
+        f"predicted error {best.predicted:.4f} ({_origin(best)})",
+    ]
+    judged = [(each.ensemble.accuracy, each) for each in advice.allocations if each.ensemble is not None]
+    if judged:
+        accuracy, most = max(judged, key=lambda pair: pair[0])
+        lines.append(f"most accurate on the images held back: {_allocation(most)}, {100 * accuracy:.2f} %")
+    lines += _bound_sentences(advice)
+    if any(each.origin == "extrapolated" for each in advice.allocations) and advice.laws.bias is not None:
+        lines.append(f"B_m where nothing was measured: the law with {_law(advice.laws.bias)}; {advice.laws.reason}")
+    if advice.unknown:
+        lines.append(f"nothing can be said of m = {', '.join(map(str, advice.unknown))}")
+    return lines
+
+
+def _bound_sentences(advice: Advice) -> list[str]:
+    """What the paper's bound says, which takes V_m for 1."""
+    if advice.laws.power is None:
+        return [advice.laws.reason]
+    largest = max(each.variance for each in advice.allocations)
+    lines = [
+        f"the paper's bound A m^(-2 alpha) + m/n with {_law(advice.laws.power)} is smallest at m* = "
+        f"{advice.best_real_members:.2f}; it takes V_m for 1, here that is at most {largest:.3f}"
+    ]
+    if advice.laws.floor is not None and advice.laws.floor.floor:
+        lines.append(
+            f"with a floor added for the label noise, {_law(advice.laws.floor)}, it is smallest at m* = "
+            f"{advice.best_real_members_above_floor:.2f}"
+        )
+    return lines
+
+
+def _allocation(allocation: Allocation) -> str:
+    return f"k = {counted(allocation.groups, 'group')} of m = {allocation.members}"
+
+
+def _origin(allocation: Allocation) -> str:
+    return {
+        "measured": "B_m and V_m measured",
+        "sum measured": "B_m + V_m measured",
+        "extrapolated": "B_m and V_m extrapolated",
+    }[allocation.origin]
+
+
+def _law(law: PowerLaw) -> str:
+    floor = f"F = {law.floor:.3g}, " if law.floor else ""
+    return f"{floor}A = {law.amplitude:.3g}, alpha = {law.alpha:.3g}"
+
+
+def advice_record(
+    findings: Findings,
+    request: AdviceRequest,
+    classifier: CircleClassifier,
+    image: ImageConfig,
+    name: str,
+    command: str,
+) -> dict[str, Any]:
+    """All numbers as plain data, with what it takes to get them again."""
+    return {
+        **findings.to_dict(),
+        "data": name,
+        "request": asdict(request),
+        "extractor": resolve("extractor", classifier.extractor).to_dict(),
+        "head": resolve("head", classifier.head).to_dict(),
+        "image": image.to_dict(),
+        "seed": classifier.seed,
+        "quantise": classifier.quantise,
+        "version": circle.__version__,
+        "command": command,
+    }
+
+
+def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, request: AdviceRequest) -> int:
     """Bytes: second moments of all members, those of the largest group with its matrices, held-back features."""
     whole, largest = request.available * size, max(request.sizes()) * size
     statistics = memory_of(whole, classes, head.parts) + SAMPLES_PER_PRODUCT * whole
@@ -439,7 +551,7 @@ def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, re
     return statistics + matrices + held_bytes * whole
 
 
-def check_memory(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> None:
+def check_memory(size: int, classes: int, held_bytes: int, head: HeadConfig, request: AdviceRequest) -> None:
     """Refuse what does not fit, with the largest number of members that does.
 
     size: features of one member; held_bytes: of one feature of all images held back.
@@ -498,7 +610,7 @@ class _Judge:
     """Errors and variances of groups, on images that were held back."""
 
     def __init__(
-        self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: Request, report: Report
+        self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: AdviceRequest, report: Report
     ) -> None:
         self._statistics = model.statistics_[0]
         self._config = model.head_config()
