@@ -61,9 +61,9 @@ def run(config: TrainerConfig, dataset: Dataset, images: int) -> dict[str, objec
     started = time.perf_counter()
     for classes in np.split(order, TASKS):
         chosen = np.concatenate([np.flatnonzero(dataset.train.labels == label)[:images] for label in classes])
-        method.learn(Task(dataset.train.images(chosen), dataset.train.labels[chosen]))
+        method.learn(Task(dataset.train[chosen], dataset.train.labels[chosen]))
     seconds = time.perf_counter() - started
-    answers = np.asarray(predict(method, dataset.test.images(np.arange(len(dataset.test)))))
+    answers = np.asarray(predict(method, dataset.test[np.arange(len(dataset.test))]))
     right = answers == dataset.test.labels
     old = np.isin(dataset.test.labels, order[: -len(order) // TASKS])
     return {

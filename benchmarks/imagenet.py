@@ -43,9 +43,9 @@ from benchmarks.imagenet_units import drawn_images, measure, say, write_photogra
 from benchmarks.limits import Machine, memory_now
 from benchmarks.rows import Row, show, write
 from circle import CircleClassifier, __version__, list_presets
-from circle.benchmark.runner import Stream
 from circle.data.datasets import Dataset
-from circle.data.file_images import FileImages
+from circle.data.folders import FileImages
+from circle.data.tasks import Stream
 from circle.ensemble import IMAGES_PER_TILE
 from circle.method import CircleMethod, Task, predict
 from circle.statistics import Statistics

@@ -18,8 +18,8 @@ from torch import Tensor
 from benchmarks.clock import WALL, Times, now
 from benchmarks.imagenet_costs import Costs, Line, Surface
 from circle import CircleClassifier
-from circle.data.file_images import FileImages
-from circle.data.views import ImageView
+from circle.data.folders import FileImages
+from circle.data.images import Subset
 from circle.distributed.communicator import Communicator
 from circle.ensemble import IMAGES_PER_TILE
 from circle.extractors import ImageShape
@@ -116,8 +116,8 @@ def measure(model: CircleClassifier, photographs: FileImages, class_points: Sequ
     """Unit costs of a model that is prepared and has learned nothing."""
     say("decoding")
     every = np.arange(len(photographs))
-    wall, processor = typical_times(lambda: photographs.images(every))
-    pixels = np.resize(photographs.images(every), (IMAGES_PER_TILE, *photographs.images(every[:1]).shape[1:]))
+    wall, processor = typical_times(lambda: photographs[every])
+    pixels = np.resize(photographs[every], (IMAGES_PER_TILE, *photographs[every[:1]].shape[1:]))
     say("extraction")
     extraction = {count: typical_times(lambda n=count: model.features(pixels[:n])) for count in CALLS}
     say("update")
@@ -164,9 +164,9 @@ def _scoring_times(learned: CircleClassifier, features: list[Tensor]) -> Iterato
     config = learned.input_config()
     images = FileImages(Path(), [""] * MAX_BATCH, np.zeros(MAX_BATCH, np.int64), config)  # never read
     method.use_features(images, [[np.resize(each.numpy(), (MAX_BATCH, each.shape[1]))] for each in features])
-    predict(method, ImageView(images, np.arange(1)))  # computes the heads, which the calls below find ready
+    predict(method, Subset(images, np.arange(1)))  # computes the heads, which the calls below find ready
     for count in SCORED:
-        view = ImageView(images, np.arange(count))
+        view = Subset(images, np.arange(count))
         yield count, typical_times(lambda v=view: predict(method, v))
 
 

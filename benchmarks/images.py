@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from circle.data.array_images import ArrayImages
 from circle.data.datasets import Dataset, load_dataset
 from circle.data.decode import ImageConfig
+from circle.data.images import ArrayImages
 from circle.errors import CircleError
 
 CLASSES, LEARNED, TESTED, SIDE = 100, 50_000, 10_000, 32  # of CIFAR-100
@@ -38,5 +38,5 @@ def few_classes(dataset: Dataset, classes: int, learned: int, tested: int) -> tu
     for images, count in ((dataset.train, learned), (dataset.test, tested)):
         of_each = [np.flatnonzero(images.labels == label)[: count // classes] for label in range(classes)]
         chosen = np.sort(np.concatenate(of_each))
-        found += [images.images(chosen), images.labels[chosen]]
+        found += [images[chosen], images.labels[chosen]]
     return tuple(found)

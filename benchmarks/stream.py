@@ -12,8 +12,8 @@ from benchmarks.limits import Machine
 from benchmarks.rows import Row
 from circle import CircleClassifier
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import Stream
-from circle.data.array_images import ArrayImages
+from circle.data.images import ArrayImages
+from circle.data.tasks import Stream
 from circle.ensemble import Group
 from circle.method import CircleMethod, Task, predict
 from circle.statistics import Statistics

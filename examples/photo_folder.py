@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw
 
 from circle import CircleClassifier
 from circle.benchmark.evaluation import evaluate
-from circle.data.sources import open_source
+from circle.data.user_images import open_images
 from circle.learning import teach
 
 CORNERS = {"triangle": 3, "square": 4, "disc": 60}
@@ -42,7 +42,7 @@ def main() -> None:
 
     path = Path("shapes.circle")
     model = CircleClassifier.from_preset("fast")  # photos of any size become 32 x 32 pixels
-    lesson = teach(path, open_source("photos"), model)
+    lesson = teach(path, open_images("photos"), model)
     print(
         f"learned {lesson.learned} photos of {', '.join(model.classes_)}; skipped {len(lesson.unreadable)} unreadable"
     )
@@ -50,12 +50,12 @@ def main() -> None:
     # Weeks later: the file has all that is needed to go on, and a new class is no trouble.
     draw(Path("more-photos"), ["triangle"], 40, seed=1)
     model = CircleClassifier.load(path)
-    teach(path, open_source("more-photos"), model)
-    again = teach(path, open_source("photos"), model)
+    teach(path, open_images("more-photos"), model)
+    again = teach(path, open_images("photos"), model)
     print(f"learned {', '.join(model.classes_)}; {again.known} photos came again and were not learned twice")
 
     draw(Path("new-photos"), ["square", "disc", "triangle"], 30, seed=2)
-    result = evaluate(model, open_source("new-photos"))
+    result = evaluate(model, open_images("new-photos"))
     print(f"{result.accuracy:.1%} of {result.total} new photos are right")
     photo = Path("new-photos/triangle/000.jpg")
     with Image.open(photo) as picture:

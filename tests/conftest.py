@@ -157,7 +157,7 @@ for line in sys.stdin:
             os.dup2(os.open(f"{order['folder']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
         if order["signal"]:
             number, nth = order["signal"]
-            learning.learn_tile = signalled(learning.learn_tile, number, nth)
+            learning.learn_batch = signalled(learning.learn_batch, number, nth)
             DistributedCircle._learn = signalled(DistributedCircle._learn, number, nth)
         code = 70
         try:

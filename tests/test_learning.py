@@ -18,9 +18,9 @@ import pytest
 from circle import CircleClassifier
 from circle import learning as teaching
 from circle.cli import run
-from circle.data.sources import open_source
+from circle.data.user_images import open_images
 from circle.errors import CircleError
-from circle.learning import Lesson, teach
+from circle.learning import LearningProgress, teach
 
 KILLS = 24
 IMAGES = 160
@@ -123,11 +123,11 @@ def test_reports_and_stops(tmp_path: Path, data: Path, tiny: Any, monkeypatch: p
     monkeypatch.setattr(teaching, "IMAGES_PER_TILE", TILE)
     seen: list[int] = []
 
-    def report(lesson: Lesson) -> None:
+    def report(lesson: LearningProgress) -> None:
         seen.append(lesson.looked_at)
 
     model = tiny(image_size=16)
-    lesson = teach(tmp_path / "m", open_source(data), model, should_stop=lambda: len(seen) >= 2, report=report)
+    lesson = teach(tmp_path / "m", open_images(data), model, should_stop=lambda: len(seen) >= 2, report=report)
     assert lesson.stopped
     assert lesson.learned == seen[-1] == CircleClassifier.load(tmp_path / "m").samples_
     assert 0 < lesson.learned < lesson.total
@@ -139,9 +139,9 @@ def test_checkpoints_are_no_more_frequent_than_asked(
     monkeypatch.setattr(teaching, "IMAGES_PER_TILE", TILE)
     saves: list[float] = []
     monkeypatch.setattr(CircleClassifier, "save", lambda self, path: saves.append(time.monotonic()))
-    teach(tmp_path / "m", open_source(data), tiny(image_size=16), checkpoint_seconds=1e9)
+    teach(tmp_path / "m", open_images(data), tiny(image_size=16), checkpoint_seconds=1e9)
     assert len(saves) == 1, "only the one at the end"
-    teach(tmp_path / "m", open_source(data), tiny(image_size=16), checkpoint_seconds=0.0)
+    teach(tmp_path / "m", open_images(data), tiny(image_size=16), checkpoint_seconds=0.0)
     assert len(saves) > 5
 
 
@@ -150,7 +150,7 @@ def test_labels_of_another_kind_are_refused_at_once(tmp_path: Path, data: Path, 
     model = tiny(image_size=16).partial_fit(images, labels)
     before = model.copy()
     with pytest.raises(CircleError, match="mixed types"):
-        teach(tmp_path / "m", open_source(data), model)
+        teach(tmp_path / "m", open_images(data), model)
     assert model.statistics_ == before.statistics_
     assert not (tmp_path / "m").exists()
 

@@ -11,7 +11,7 @@ from circle.errors import CircleError
 def test_what_fits_passes_and_what_does_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_memory", lambda: 2_000_000_000)
     machine.require_memory(1_999_999_999, "a thing", "do less")
-    with pytest.raises(CircleError, match="^a thing: needs 3.5 GB of memory, 2.0 GB are there; do less$"):
+    with pytest.raises(CircleError, match="^a thing: needs about 3.5 GB of memory, only 2.0 GB available; do less$"):
         machine.require_memory(3_500_000_000, "a thing", "do less")
 
 

@@ -11,7 +11,7 @@ import pytest
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.presets import list_presets, read_preset
-from circle.presets.published import DATASETS, NOT_USED, circle_preset, published_settings, rival_settings
+from circle.presets.published_settings import DATASETS, NOT_USED, circle_preset, published_settings, rival_settings
 from circle.registry import entry, resolve
 
 TABLE = Path(__file__).parents[2] / "shared" / "paper" / "hyperparameters.yaml"

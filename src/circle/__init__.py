@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from circle.registry import public_names
 
 if TYPE_CHECKING:
     from circle.errors import CircleError
@@ -38,33 +39,17 @@ __all__ = [
     "load",
 ]
 
-# Where each public name lives. PyTorch and scikit-learn take seconds to import, so a name is looked up when it is
-# first used, and `import circle`, `circle --help` and shell completion do not wait for them.
-_HOMES = {
-    "BiRC2DConfig": "circle.extractors",
-    "CircleClassifier": "circle.learner",
-    "CircleError": "circle.errors",
-    "NCMConfig": "circle.heads",
-    "Predictor": "circle.predictor",
-    "SLDAConfig": "circle.heads",
-    "Statistics": "circle.statistics",
-    "list_datasets": "circle.registry",
-    "list_extractors": "circle.registry",
-    "list_heads": "circle.registry",
-    "list_methods": "circle.registry",
-    "list_presets": "circle.presets",
-    "load": "circle.files",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home on first use (PEP 562) and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = public_names(
+    __name__,
+    {
+        "circle.errors": "CircleError",
+        "circle.extractors": "BiRC2DConfig",
+        "circle.heads": "NCMConfig SLDAConfig",
+        "circle.files": "load",
+        "circle.learner": "CircleClassifier",
+        "circle.predictor": "Predictor",
+        "circle.presets": "list_presets",
+        "circle.registry": "list_datasets list_extractors list_heads list_methods",
+        "circle.statistics": "Statistics",
+    },
+)

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
+
+def printable(name: str | PathLike[str]) -> str:
+    """A name as it can stand in a one-line message, whatever bytes or line breaks a file name holds."""
+    return str(name) if str(name).isprintable() else ascii(str(name))
+
+
+def reason(error: Exception) -> str:
+    """What an exception says, in one short line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__
+
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun, for messages.

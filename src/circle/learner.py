@@ -16,7 +16,7 @@ from torch import Tensor
 
 from circle import files
 from circle.config import Config, setting_differences
-from circle.data.batches import ImageBatch, ImageWish
+from circle.data.batches import ImageBatch, ImageOptions
 from circle.data.decode import ImageConfig
 from circle.ensemble import Group, all_features, build_groups, feature_tiles
 from circle.errors import CircleError, counted
@@ -593,14 +593,14 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
 
     def input_config(self) -> ImageConfig:
         """The shape that files and PIL images are brought to; known before anything was learned."""
-        return self.image_ if self._started else self._wish().decided(32, 32, 3)
+        return self.image_ if self._started else self._image_options().decided(32, 32, 3)
 
     def _batch(self, X: Any) -> ImageBatch:
-        return ImageBatch(X, self.image_ if self._started else self._wish(), resize=self.resize_arrays)
+        return ImageBatch(X, self.image_ if self._started else self._image_options(), resize=self.resize_arrays)
 
-    def _wish(self) -> ImageWish:
+    def _image_options(self) -> ImageOptions:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
-        return ImageWish(size, self.channels, self.aspect, self.background)
+        return ImageOptions(size, self.channels, self.aspect, self.background)
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:

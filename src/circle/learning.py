@@ -1,4 +1,4 @@
-"""Teach a model file from a source of labelled images: checkpoints, interruption, no image twice."""
+"""Teach a model file labelled images: checkpoints, interruption, no image twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import torch
 
 from circle import files
 from circle.data.decode import ImageConfig
-from circle.data.sources import Sample, Source, open_source, open_unlabelled
+from circle.data.folders import check_none_ignored
+from circle.data.images import DuplicateFinder, Images, Sample
+from circle.data.user_images import open_images, open_unlabelled
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
 from circle.files import Ledger
@@ -26,14 +28,32 @@ from circle.statistics import check_room
 
 
 @dataclass
-class Lesson:
-    """What came of one run of :func:`teach`."""
+class LearningProgress:
+    """How far one run of :func:`teach` has come, and in the end what came of it.
+
+    Attributes
+    ----------
+    total
+        Images there are.
+    learned, known
+        Images that were learned, and that had been learned before.
+    unreadable
+        Why images were skipped, one reason each.
+    stopped
+        Whether the run was stopped before the end.
+    notes
+        What the user should know of how the images were read.
+    duplicates
+        Pictures that are in two classes.
+    """
 
     total: int
     learned: int = 0
     known: int = 0
     unreadable: list[str] = field(default_factory=list)
     stopped: bool = False
+    notes: Sequence[str] = ()
+    duplicates: DuplicateFinder = field(default_factory=DuplicateFinder)
 
     @property
     def looked_at(self) -> int:
@@ -42,62 +62,62 @@ class Lesson:
 
 def teach(
     path: Path,
-    source: Source,
+    images: Images,
     model: CircleClassifier,
     *,
     strict: bool = False,
     checkpoint_seconds: float = 30.0,
     should_stop: Callable[[], bool] = lambda: False,
-    report: Callable[[Lesson], None] = lambda lesson: None,
-) -> Lesson:
-    """Learn all images of ``source`` that ``model``, the one at ``path`` or a new one, has not learned yet.
+    report: Callable[[LearningProgress], None] = lambda progress: None,
+) -> LearningProgress:
+    """Learn all ``images`` that ``model``, the one at ``path`` or a new one, has not learned yet.
 
     The model is written to ``path`` at the end, when ``should_stop`` says so, and in between at most every
     ``checkpoint_seconds``. Statistics and ledger are in one file that is replaced in one step, so a process killed
     at any moment leaves a model that knows exactly which images it has learned.
 
-    An unreadable image is skipped and counted; with ``strict`` all images are tried before the first is learned,
-    and the first unreadable one is an error that leaves the model unchanged.
+    An unreadable image is skipped and counted. With ``strict`` all images are tried before the first is learned: one
+    that cannot be read, a file beside them that would be ignored, or a picture that is in two classes is an error that
+    leaves the model unchanged.
     """
-    image = check_lesson(source, model)
-    book = Bookkeeper(model.ledger_, len(source))
+    image = check_learnable(images, model)
+    book = Bookkeeper(model.ledger_, images)
     if strict:
-        for sample in source:
-            sample.pixels(image)
+        check_strictly(images, image)
     saved = time.monotonic()
-    for tile in _tiles(source, book, image, should_stop, report):
-        learn_tile(model, [(pixels, sample) for pixels, sample, _ in tile])
-        book.add([(sample.label, digest) for _, sample, digest in tile])
-        report(book.lesson)
+    for batch in _batches(images, book, image, should_stop, report):
+        learn_batch(model, [(pixels, sample) for pixels, sample, _ in batch])
+        book.add([(sample.label, digest) for _, sample, digest in batch])
+        report(book.progress)
         if time.monotonic() - saved >= checkpoint_seconds:
             model.save(path)
             saved, book.unsaved = time.monotonic(), 0
     if book.unsaved:
         model.save(path)
-    check_outcome(book.lesson, source)
-    return book.lesson
+    check_outcome(book.progress, images)
+    return book.progress
 
 
 class Bookkeeper:
-    """Which images of a source are new to a model, and what becomes of all of them.
+    """Which images are new to a model, and what becomes of all of them.
 
     Parameters
     ----------
     ledger : Ledger
         The model's; images are entered when they are learned.
-    total : int
-        Images in the source.
+    images : Images
+        All images to learn.
 
     Attributes
     ----------
-    lesson : Lesson
+    progress : LearningProgress
         What has become of the images so far.
     unsaved : int
         Images learned since the last save; whoever saves sets it to zero.
     """
 
-    def __init__(self, ledger: Ledger, total: int) -> None:
-        self.lesson = Lesson(total)
+    def __init__(self, ledger: Ledger, images: Images) -> None:
+        self.progress = LearningProgress(len(images), notes=images.notes)
         self.unsaved = 0
         self._ledger = ledger
         self._occurrences: Counter[bytes] = Counter()
@@ -106,7 +126,7 @@ class Bookkeeper:
         """The digest to enter an image under once it is learned; None, and counted, where the model knows it."""
         digest = numbered(digest, self._occurrences)
         if (label, digest) in self._ledger:
-            self.lesson.known += 1
+            self.progress.known += 1
             return None
         return digest
 
@@ -114,65 +134,77 @@ class Bookkeeper:
         """These images, by label and digest, are learned."""
         for label, digest in entries:
             self._ledger.add(label, digest)
-        self.lesson.learned += len(entries)
+        self.progress.learned += len(entries)
         self.unsaved += len(entries)
 
 
-def check_lesson(source: Source, model: CircleClassifier) -> ImageConfig:
-    """Refuse a source that the model cannot learn before any of its images is read; the shape they are brought to."""
+def check_learnable(images: Images, model: CircleClassifier) -> ImageConfig:
+    """Refuse images that the model cannot learn before any of them is read; the shape they are brought to."""
     known = list(model.classes_) if hasattr(model, "classes_") else []
-    check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *source.labels])
+    check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *images.classes])
     image = model.input_config()
-    check_room(model.prepare(image).statistics_, source.labels)
+    check_room(model.prepare(image).statistics_, images.classes)
     return image
 
 
-def check_outcome(lesson: Lesson, source: Source) -> None:
+def check_strictly(images: Images, image: ImageConfig) -> None:
+    """Look at everything before anything is learned, and refuse what would be skipped or is in doubt."""
+    check_none_ignored(images)
+    duplicates = DuplicateFinder()
+    for sample in images:
+        sample.pixels(image)
+        duplicates.add(sample)
+    duplicates.check()
+
+
+def check_outcome(progress: LearningProgress, images: Images) -> None:
     """Whoever had images to learn and could read none wants to know."""
-    if not lesson.learned and not lesson.known and not lesson.stopped:
-        first = lesson.unreadable[0] if lesson.unreadable else "no image"
+    if not progress.learned and not progress.known and not progress.stopped:
+        first = progress.unreadable[0] if progress.unreadable else "no image"
         raise CircleError(
-            f"{source.path}: none of {counted(lesson.total, 'image')} is readable ({first}); nothing was learned"
+            f"{images.path}: none of {counted(progress.total, 'image')} is readable ({first}); nothing was learned"
         )
 
 
-def learn_tile(model: CircleClassifier, tile: Sequence[tuple[np.ndarray, Sample]]) -> None:
+def learn_batch(model: CircleClassifier, batch: Sequence[tuple[np.ndarray, Sample]]) -> None:
     """Learn images given as pixels uint8 [C, H, W], with the sample that each comes from."""
-    model.partial_fit(torch.from_numpy(np.stack([pixels for pixels, _ in tile])), [sample.label for _, sample in tile])
+    pixels = torch.from_numpy(np.stack([pixels for pixels, _ in batch]))
+    model.partial_fit(pixels, [sample.label for _, sample in batch])
 
 
-def _tiles(
-    source: Source,
+def _batches(
+    images: Images,
     book: Bookkeeper,
     image: ImageConfig,
     should_stop: Callable[[], bool],
-    report: Callable[[Lesson], None],
+    report: Callable[[LearningProgress], None],
 ) -> Iterator[list[tuple[np.ndarray, Sample, bytes]]]:
     """Readable images that were not learned yet, a working set at a time."""
-    lesson = book.lesson
-    tile: list[tuple[np.ndarray, Sample, bytes]] = []
-    for sample in source:
+    progress = book.progress
+    batch: list[tuple[np.ndarray, Sample, bytes]] = []
+    for sample in images:
         if should_stop():
-            lesson.stopped = True
+            progress.stopped = True
             break
         try:
             digest = book.new_digest(sample.label, sample.digest())
+            progress.duplicates.add(sample)
             if digest is None:
-                if lesson.known % IMAGES_PER_TILE == 0:
-                    report(lesson)
+                if progress.known % IMAGES_PER_TILE == 0:
+                    report(progress)
                 continue
-            tile.append((sample.pixels(image), sample, digest))
+            batch.append((sample.pixels(image), sample, digest))
         except UnreadableImageError as error:
-            lesson.unreadable.append(str(error))
-        if len(tile) == IMAGES_PER_TILE:
-            yield tile
-            tile = []
-    if tile:
-        yield tile
+            progress.unreadable.append(str(error))
+        if len(batch) == IMAGES_PER_TILE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
-    """Tell copies of an image within one source apart, so that they count as often as they are given."""
+    """Tell copies of an image apart, so that they count as often as they are given."""
     occurrences[digest] += 1
     number = occurrences[digest]
     return digest if number == 1 else hashlib.blake2b(digest + number.to_bytes(8, "little"), digest_size=16).digest()
@@ -181,7 +213,8 @@ def numbered(digest: bytes, occurrences: Counter[bytes]) -> bytes:
 def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier, int]:
     """Merge model files into a new one; also the number of images that more than one of them had learned.
 
-    The output may be one of the inputs: its lock is held from before the first is read, so no lesson is lost between.
+    The output may be one of the inputs: its lock is held from before the first is read, so that nothing that others
+    teach it meanwhile is lost.
     """
     with files.exclusive(output):
         model = CircleClassifier.load(inputs[0])
@@ -244,19 +277,17 @@ def new_label(model: CircleClassifier, text: str) -> Hashable:
 def class_pixels(path: Path, label: Hashable, model: CircleClassifier) -> torch.Tensor:
     """All images of one class, uint8 [N, C, H, W], from its own folder or from data with a folder per class."""
     try:
-        samples: list[Sample] = [sample for sample in open_source(path) if sample.label == label]
-    except CircleError:
-        samples = list(open_unlabelled(path))
-    if not samples:
-        raise CircleError(f"{path}: no images of class {label!r} in it")
-    image, pixels, reason = model.input_config(), [], ""
-    for sample in samples:
-        try:
-            pixels.append(sample.pixels(image))
-        except UnreadableImageError as error:  # it was skipped when the class was learned, too
-            reason = reason or str(error)
+        images = open_images(path)
+        images = images.subset(np.flatnonzero(images.labels == list(images.classes).index(label)))
+    except CircleError:  # no class folders: all images are of the class
+        images = open_unlabelled(path)
+    except ValueError:
+        raise CircleError(f"{path}: no images of class {label!r} in it") from None
+    unreadable: list[str] = []  # they were skipped when the class was learned, too
+    found = images.readable_batches(model.input_config(), IMAGES_PER_TILE, unreadable.append)
+    pixels = [torch.from_numpy(batch) for _, batch in found]
     if not pixels:
         raise CircleError(
-            f"{path}: none of {counted(len(samples), 'image')} is readable ({reason}); nothing was forgotten"
+            f"{path}: none of {counted(len(images), 'image')} is readable ({unreadable[0]}); nothing was forgotten"
         )
-    return torch.from_numpy(np.stack(pixels))
+    return torch.cat(pixels)

@@ -56,10 +56,12 @@ def total_memory() -> int | None:
 
 
 def require_memory(needed: int, what: str, advice: str) -> None:
-    """Refuse what does not fit: ``what`` needs so much, so much is there, ``advice`` says what to do."""
-    there = available_memory()
-    if there is not None and needed > there:
-        raise CircleError(f"{what}: needs {needed / 1e9:.1f} GB of memory, {there / 1e9:.1f} GB are there; {advice}")
+    """Refuse what does not fit: ``what`` needs so much, so much is available, ``advice`` says what to do."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise CircleError(
+            f"{what}: needs about {needed / 1e9:.1f} GB of memory, only {available / 1e9:.1f} GB available; {advice}"
+        )
 
 
 def run_jobs(jobs: Sequence[Callable[[], None]]) -> None:
@@ -106,6 +108,9 @@ os.register_at_fork(after_in_child=_pools.clear)
 def stop_requests() -> Iterator[list[int]]:
     """Collect Ctrl-C and SIGTERM instead of dying of them, so that the work under way is finished first."""
     stop: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # only the main thread is told of signals
+        yield stop
+        return
     handlers = {each: signal.signal(each, lambda number, _: stop.append(number)) for each in STOPPING}
     try:
         yield stop

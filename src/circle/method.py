@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circle.data.views import ImageView
+from circle.data.images import Subset
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.labels import ordered, plain_labels
 
 if TYPE_CHECKING:
-    from circle.data.datasets import Dataset, ImageSet
+    from circle.data.datasets import Dataset
+    from circle.data.images import Images
     from circle.learner import CircleClassifier
 
-MAX_BATCH = 1024  # images learned or scored at once
+MAX_BATCH = 1024  # images learned or scored at a time
 
 
-Images = np.ndarray | ImageView
+TaskImages = np.ndarray | Subset
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Task:
     ['cat', 'dog']
     """
 
-    images: Images
+    images: TaskImages
     labels: np.ndarray
 
     def __post_init__(self) -> None:
@@ -76,7 +77,7 @@ class Method(Protocol):
         """Learn from this task's images; they are gone afterwards."""
         ...
 
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: TaskImages) -> Tensor:
         """How well each class seen so far fits: [N, len(classes)], the largest wins."""
         ...
 
@@ -121,7 +122,7 @@ def batches(count: int) -> list[slice]:
     return [slice(start, start + MAX_BATCH) for start in range(0, count, MAX_BATCH)]
 
 
-def predict(method: Method, images: Images) -> list[Hashable]:
+def predict(method: Method, images: TaskImages) -> list[Hashable]:
     """The class with the largest score for each image, argmax_c scores[i, c], as labels [N]."""
     classes = list(method.classes)
     return [classes[column] for column in method.scores(images).argmax(dim=1).tolist()]
@@ -163,18 +164,18 @@ class CircleMethod:
     def classes(self) -> Sequence[Hashable]:
         return plain_labels(getattr(self.classifier, "classes_", ()))
 
-    def own_images(self, dataset: Dataset) -> tuple[ImageSet, ImageSet]:
+    def own_images(self, dataset: Dataset) -> tuple[Images, Images]:
         """The training and the test images whose features this method will want."""
         return dataset.train, dataset.test
 
-    def use_features(self, images: ImageSet, features: list[list[np.ndarray]], seconds: float = 0.0) -> None:
+    def use_features(self, images: Images, features: list[list[np.ndarray]], seconds: float = 0.0) -> None:
         """Features of all images of a set: for each group, for each member, integers [N, size]; and what they took."""
         self._features[id(images)] = features
         self._seconds[id(images)] = seconds / len(images)
 
     def learn(self, task: Task) -> None:
         labels = plain_labels(task.labels)
-        if isinstance(task.images, ImageView):
+        if isinstance(task.images, Subset):
             self.cached_seconds += len(labels) * self._seconds.get(id(task.images.source), 0.0)
         for part in batches(len(labels)):
             features = self._cached(task.images, part)
@@ -185,19 +186,19 @@ class CircleMethod:
         for statistics in self.classifier.statistics_:
             statistics.flush()  # so that the work of learning is not put down to the evaluation that follows
 
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: TaskImages) -> Tensor:
         return torch.cat([self._head_probabilities(images, part).mean(0) for part in batches(len(images))])
 
-    def _head_probabilities(self, images: Images, part: slice) -> Tensor:
+    def _head_probabilities(self, images: TaskImages, part: slice) -> Tensor:
         """Probabilities [k, B, C] that each group gives to a part of the images."""
         features = self._cached(images, part)
         if features is None:
             features = self.classifier.features(images[part])
         return self.classifier.head_probabilities(features)
 
-    def _cached(self, images: Images, part: slice) -> list[Tensor] | None:
+    def _cached(self, images: TaskImages, part: slice) -> list[Tensor] | None:
         """Features of a part of a view for each group, where there are any."""
-        features = self._features.get(id(images.source)) if isinstance(images, ImageView) else None
+        features = self._features.get(id(images.source)) if isinstance(images, Subset) else None
         if features is None or isinstance(images, np.ndarray):
             return None
         indices = images.indices[part]

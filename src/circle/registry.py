@@ -155,3 +155,21 @@ def load_plugin(path: Path) -> None:
         raise CircleError(
             f"{path}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         ) from error
+
+
+def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` (PEP 562) of a package whose public names are imported when first used.
+
+    PyTorch, scikit-learn and matplotlib take seconds to import: `import circle`, `circle --help` and the Tab key do
+    not wait for them. ``homes`` has the names of each module, with spaces between.
+    """
+    found = {name: module for module, names in homes.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        if name not in found:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(found[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted({*vars(sys.modules[package]), *found})

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from circle.baselines.adagauss import AdaGauss, AdaGaussConfig
 from circle.baselines.trainer import TaskData, count_parameters
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 from circle.errors import CircleError
 from circle.method import Images, Step, Task
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from circle.baselines.adagauss import AdaGauss, AdaGaussConfig, FeatureMap, collapse
 from circle.baselines.optimisers import Training
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.method import Images, Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -15,7 +15,7 @@ from circle.baselines.adc import ADC, ADCConfig, pulled
 from circle.baselines.networks import CosineHead
 from circle.baselines.optimisers import Optimiser
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from circle.baselines.class_bank import ClassBank, covariance_of
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 
 
 def sample(count: int, size: int, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from circle.baselines.dsal import DSAL, DSALConfig
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Task
 

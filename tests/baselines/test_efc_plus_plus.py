@@ -23,7 +23,7 @@ from circle.baselines.efc_plus_plus import (
     quadratic_distance,
 )
 from circle.baselines.optimisers import Optimiser, Training
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from circle.baselines.fecam import FeCAM, FeCAMConfig
 from circle.baselines.networks import CosineHead
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Task
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from circle.baselines.fetril import FeTrIL, pseudo_features
-from circle.benchmark.state import same_state
-from circle.data.datasets import ImageSet
-from circle.data.views import ImageView
+from circle.benchmark.results import same_state
+from circle.data.images import Images, Subset
 from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -171,7 +170,7 @@ def test_later_tasks_leave_the_network_alone(name: str, make_method: MakeMethod,
     assert torch.equal(method.features(pixels_of(tasks[0])), features)
 
 
-class Stored(ImageSet):
+class Stored(Images):
     """Images in memory that count how often they are read."""
 
     def __init__(self, task: Task) -> None:
@@ -193,10 +192,10 @@ def test_no_test_image_passes_the_network_twice(name: str, make_method: MakeMeth
     for task, seen in zip(tasks, (np.arange(0, 30, 2), np.arange(30)[::-1].copy()), strict=True):
         method.learn(task)
         plain = method.scores(stored.pixels[seen])
-        cached = method.scores(ImageView(stored, seen))
+        cached = method.scores(Subset(stored, seen))
         assert torch.allclose(cached, plain, rtol=1e-4, atol=1e-4)
         read = stored.read
-        assert torch.equal(method.scores(ImageView(stored, seen)), cached)
+        assert torch.equal(method.scores(Subset(stored, seen)), cached)
         assert stored.read == read, "the second time nothing is read"
 
 
@@ -209,7 +208,7 @@ def test_features_of_test_images_are_forgotten_with_the_network(
     methods = [make_method(name, seed=seed, epochs=1) for seed in (0, 1)]
     for method in methods:
         method.learn(tasks[0])
-        method.scores(ImageView(stored, np.arange(len(stored))))
+        method.scores(Subset(stored, np.arange(len(stored))))
     methods[0].load_state_dict(methods[1].state_dict())
-    one, other = (method.scores(ImageView(stored, np.arange(len(stored)))) for method in methods)
+    one, other = (method.scores(Subset(stored, np.arange(len(stored)))) for method in methods)
     assert torch.equal(one, other)

@@ -18,7 +18,7 @@ from circle.baselines import il2a
 from circle.baselines.il2a import IL2A, IL2AConfig, spread_logits
 from circle.baselines.optimisers import Optimiser, Training
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from circle.baselines.lwf import LwF, LwFConfig, distillation
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

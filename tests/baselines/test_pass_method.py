@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from circle.baselines.optimisers import Optimiser
 from circle.baselines.pass_method import PASS, PASSConfig
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 

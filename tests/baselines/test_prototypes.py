@@ -14,7 +14,7 @@ from torch import Tensor
 from circle.baselines.optimisers import Optimiser
 from circle.baselines.prototypes import PrototypeMethod, feature_norm
 from circle.baselines.trainer import TaskData
-from circle.benchmark.state import same_state
+from circle.benchmark.results import same_state
 from circle.errors import CircleError
 from circle.method import Step, Task
 from circle.registry import entry

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from circle.baselines.frozen import FrozenMethod
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 from circle.errors import CircleError
 from circle.method import Step, Steps, Task, predict
 from circle.registry import entry, list_methods

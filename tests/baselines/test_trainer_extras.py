@@ -16,7 +16,7 @@ from circle.baselines.augmentation import random_crop, random_flip
 from circle.baselines.finetune import FineTuneConfig
 from circle.baselines.optimisers import Training
 from circle.baselines.trainer import Stage, TaskData, TrainedMethod
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 from circle.method import Step, Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,7 +13,7 @@ from rich.console import Console
 from circle.benchmark import demo
 from circle.benchmark.demo import CIRCLE, CLASS_MEAN, NETWORK, ContestantResult
 from circle.benchmark.metrics import count_correct
-from circle.cli.demo import _check_output, show_demo
+from circle.cli.demo import _plot_path, show_demo
 from circle.data.digits import DigitsSplit, load_digits_images
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
@@ -125,9 +125,15 @@ def test_the_plot_is_whole_and_alone(run: tuple[DemoResult, str]) -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: folder / "absent" / "plot.png", "found none at .*absent$"),
-        (lambda folder: _touched(folder / "file") / "plot.png", "found none at .*file$"),
-        (lambda folder: _with_folder(folder, "circle-demo.png"), "circle-demo.png: is a folder"),
+        (
+            lambda folder: folder / "absent" / "plot.png",
+            "absent/plot.png: cannot be written; expected a file in a folder that exists",
+        ),
+        (
+            lambda folder: _touched(folder / "file") / "plot.png",
+            "file/plot.png: cannot be written; expected a file in a folder that exists",
+        ),
+        (lambda folder: _with_folder(folder, "circle-demo.png"), "circle-demo.png: cannot be written; expected a file"),
         (lambda folder: Path("/proc/plot.png"), "/proc/plot.png: cannot be written"),
     ],
 )
@@ -139,7 +145,7 @@ def test_an_unusable_path_is_refused_before_the_run(prepare, message, tmp_path, 
 
 
 def test_in_a_folder_the_plot_has_a_name_of_its_own(tmp_path: Path) -> None:
-    assert _check_output(tmp_path) == tmp_path / "circle-demo.png"
+    assert _plot_path(tmp_path) == tmp_path / "circle-demo.png"
     assert list(tmp_path.iterdir()) == []
 
 

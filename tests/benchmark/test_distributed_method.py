@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from circle.benchmark.results import read_runs
-from circle.benchmark.runner import Stream
-from circle.benchmark.state import load_state, same_state
+from circle.benchmark.results import load_state, read_runs, same_state
 from circle.cli.flags import ExtractorFlags, ModelFlags
 from circle.data.datasets import load_dataset
+from circle.data.tasks import Stream
 from circle.method import CircleMethod, Task
 
 SETTINGS = [
@@ -34,7 +33,7 @@ def data(tmp_path: Path) -> Path:
 
 def command(data: Path, output: Path, *more: object) -> list[object]:
     cache = data.with_name("features")
-    where = ["--dataset", "folder", "--data-path", data, "--output", output, "--cache", cache]
+    where = ["--data", data, "--output", output, "--cache", cache]
     return ["bench", "run", *where, "--tasks", "2", "3", "--confusion", *SETTINGS, *more]
 
 

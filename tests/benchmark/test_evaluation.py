@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from circle.benchmark.evaluation import Evaluation, evaluate, probabilities
-from circle.data.sources import open_source
+from circle.data.user_images import open_images
 from circle.errors import CircleError
 from circle.method import CircleMethod, predict
 
@@ -28,7 +28,7 @@ def test_evaluate_equals_score(tmp_path: Path, tiny: Any, make_stream: Any) -> N
     images, labels = make_stream(700)
     model = tiny(groups=1).fit(images[:40], labels[:40])
     np.savez(tmp_path / "data.npz", x=images, y=labels)
-    source = open_source(tmp_path / "data.npz")
+    source = open_images(tmp_path / "data.npz")
     result = evaluate(model, source)
     assert result.total == 700
     assert result.accuracy == model.score(images, labels)
@@ -40,7 +40,7 @@ def test_the_benchmark_and_evaluate_answer_alike_image_by_image(tmp_path: Path, 
     images, labels = make_stream(700)
     model = tiny(groups=2).fit(images[:40], labels[:40])
     np.savez(tmp_path / "data.npz", x=images, y=labels)
-    answers = [values for _, values in probabilities(model, open_source(tmp_path / "data.npz"), print)]
+    answers = [values for _, values in probabilities(model, open_images(tmp_path / "data.npz"), print)]
     method = CircleMethod(model)
     assert np.array_equal(method.scores(images).numpy(), np.stack(answers))
     assert predict(method, images) == model.predict(images).tolist()
@@ -50,4 +50,4 @@ def test_nothing_readable(tmp_path: Path, tiny: Any, stream: Any) -> None:
     (tmp_path / "data" / "a").mkdir(parents=True)
     (tmp_path / "data" / "a" / "x.png").write_bytes(b"x")
     with pytest.raises(CircleError, match="none of 1 image is readable"):
-        evaluate(tiny(groups=1).fit(*stream), open_source(tmp_path / "data"))
+        evaluate(tiny(groups=1).fit(*stream), open_images(tmp_path / "data"))

@@ -11,7 +11,8 @@ import torch
 
 from circle import BiRC2DConfig
 from circle.benchmark.features import FeatureStore, check_disk
-from circle.data.datasets import ImageSet, load_dataset
+from circle.data.datasets import load_dataset
+from circle.data.images import Images
 from circle.ensemble import build_groups
 from circle.errors import CircleError
 from circle.extractors import ImageShape
@@ -29,7 +30,7 @@ def test_written_once_whole_and_mended(tmp_path: Path) -> None:
     parts, seconds = store.group_features(group, images, seen.append)
     assert seconds > 0
     assert seen[-1] == len(images)
-    pixels = images.images(np.arange(5))
+    pixels = images[np.arange(5)]
     expected = group.features(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255).numpy()
     assert np.array_equal(np.concatenate([part[:5] for part in parts], 1), expected)
 
@@ -48,7 +49,7 @@ def test_keys_depend_on_all_that_matters(tmp_path: Path, monkeypatch: pytest.Mon
     digits = load_dataset("digits")
     store = FeatureStore(tmp_path)
 
-    def path(config: BiRC2DConfig = CONFIG, seed: int = 0, images: ImageSet = digits.train) -> Path:
+    def path(config: BiRC2DConfig = CONFIG, seed: int = 0, images: Images = digits.train) -> Path:
         return store.path(config, SHAPE, seed, images)
 
     paths = [path(), path(CONFIG.replace(width=3)), path(seed=1), path(images=digits.test)]

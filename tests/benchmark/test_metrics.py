@@ -98,8 +98,8 @@ def changed(array: np.ndarray, index: object, value: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("correct", "total", "tasks", "message"),
     [
-        (CORRECT[:2], TOTAL, TASKS, r"shape \(2, 4\)"),
-        (CORRECT, TOTAL[:3], TASKS, r"total of shape \(3,\)"),
+        (CORRECT[:2], TOTAL, TASKS, r"shape \[2, 4\]"),
+        (CORRECT, TOTAL[:3], TASKS, r"total of shape \[3\]"),
         (CORRECT, TOTAL, [["ant", "bee"], [], ["cow", "dog"]], "one class in each"),
         (CORRECT, TOTAL, [["ant", "bee"], ["cow"], ["ant"]], "two tasks"),
         (CORRECT / 2, TOTAL, TASKS, "integer counts"),

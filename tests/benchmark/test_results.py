@@ -10,7 +10,7 @@ import pytest
 
 from circle.benchmark import results
 from circle.benchmark.results import Row, Run
-from circle.cli.bench_runs import summaries
+from circle.cli.bench_shared import summaries
 from circle.errors import CircleError
 
 INFO = {"class_order": list("abcd"), "test_images": [10, 10, 20, 20], "label": "X", "tasks": ["2", "4"], "seed": 0}
@@ -54,7 +54,7 @@ def test_what_a_stopped_run_reached(tmp_path: Path) -> None:
     assert not run.complete
     assert run.record("4").accuracy_after_task.tolist() == [9 / 10, 17 / 20, 34 / 40]
     assert np.array_equal(run.record("2").correct, [[8, 9]])
-    with pytest.raises(CircleError, match="no rows for 1 tasks"):
+    with pytest.raises(CircleError, match="no rows for the split 1"):
         run.record("1")
     assert [split for split in ("1", "2", "4") if run.reached(split)] == ["2", "4"]
     earlier = results.read_run(write(tmp_path / "s", ROWS[:1]))

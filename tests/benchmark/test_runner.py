@@ -14,9 +14,11 @@ from circle import BiRC2DConfig, CircleClassifier
 from circle.baselines.finetune import FineTune, FineTuneConfig
 from circle.benchmark import results
 from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import STATE, Plan, Stream, boundaries, run_stream
-from circle.data.datasets import Dataset, ImageSet
+from circle.benchmark.runner import STATE, Plan, run_stream
+from circle.data.datasets import Dataset
 from circle.data.decode import ImageConfig
+from circle.data.images import Images
+from circle.data.tasks import Stream, boundaries
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.method import CircleMethod, Method, Task
@@ -24,7 +26,7 @@ from circle.method import CircleMethod, Method, Task
 TINY = BiRC2DConfig(stem_channels=(3,), width=3, grid=2, moments=("mean",))
 
 
-class Pictures(ImageSet):
+class Pictures(Images):
     """Six classes of coloured noise."""
 
     def __init__(self, per_class: int, seed: int) -> None:

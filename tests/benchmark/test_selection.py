@@ -13,8 +13,9 @@ import torch
 
 from circle import BiRC2DConfig, CircleClassifier
 from circle.benchmark import selection
-from circle.benchmark.selection import Choice, Trial, choose_head, recall, remember, validation_split
+from circle.benchmark.selection import Choice, Trial, choose_head, recall, remember
 from circle.data.decode import ImageConfig
+from circle.data.hold_out import hold_out
 from circle.errors import CircleError
 from circle.heads import MahalanobisConfig, SLDAConfig
 from circle.labels import plain_labels
@@ -53,7 +54,7 @@ def scarce(seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.5, 0.9])
 def test_split_holds_back_a_share_of_every_class(share: float) -> None:
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 7], [40, 2, 10, 1]))
-    train, validation = validation_split(labels, share, seed=3)
+    train, validation = hold_out(labels, share, seed=3)
     assert np.array_equal(np.sort(np.concatenate([train, validation])), np.arange(len(labels)))
     for part in (train, validation):
         assert all(first < second for first, second in pairwise(part))
@@ -65,17 +66,17 @@ def test_split_holds_back_a_share_of_every_class(share: float) -> None:
 
 def test_split_depends_on_its_seed_alone() -> None:
     labels = np.arange(100) % 5
-    assert np.array_equal(validation_split(labels, seed=1)[1], validation_split(labels, seed=1)[1])
-    assert not np.array_equal(validation_split(labels, seed=1)[1], validation_split(labels, seed=2)[1])
+    assert np.array_equal(hold_out(labels, 0.2, seed=1)[1], hold_out(labels, 0.2, seed=1)[1])
+    assert not np.array_equal(hold_out(labels, 0.2, seed=1)[1], hold_out(labels, 0.2, seed=2)[1])
 
 
 def test_impossible_splits() -> None:
     for share in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(CircleError, match="expected more than 0 and less than 1"):
-            validation_split(np.zeros(10, dtype=np.int64), share)
+            hold_out(np.zeros(10, dtype=np.int64), share)
     for labels in (np.arange(4), np.zeros(0, dtype=np.int64)):
         with pytest.raises(CircleError, match="no class has two images"):
-            validation_split(labels)
+            hold_out(labels, 0.2)
 
 
 def test_a_planted_better_ridge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_every_trial_is_what_a_classifier_would_get() -> None:
     other, _ = scarce(seed=2)
     groups = [[features, other[: len(labels)]], [other[: len(labels)], features]]
     chosen = choose_head(fresh(2, 2), groups, labels, share=0.3, seed=5)
-    train, validation = validation_split(labels, 0.3, 5)
+    train, validation = hold_out(labels, 0.3, seed=5)
     assert chosen.images == (len(train), len(validation))
     assert {trial.settings["temperature"] for trial in chosen.trials} == set(SLDAConfig.temperatures())
     for trial in chosen.trials[::5]:
@@ -114,7 +115,7 @@ def test_every_trial_is_what_a_classifier_would_get() -> None:
 def test_tiles_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     features, labels = nuisance()
     whole = choose_head(fresh(), [[features]], labels)
-    monkeypatch.setattr(selection, "TILE", 7)
+    monkeypatch.setattr(selection, "MAX_BATCH", 7)
     assert choose_head(fresh(), [[features]], labels) == whole
 
 

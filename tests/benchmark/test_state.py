@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 
 
 def test_nested_state_and_back(tmp_path: Path) -> None:

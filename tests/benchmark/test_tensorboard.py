@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from circle.benchmark.results import Row
-from circle.benchmark.tensorboard import TensorBoardLog
+from circle.benchmark.results import Row, TensorBoardLog
 from circle.errors import CircleError
 
 

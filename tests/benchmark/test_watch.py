@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +11,18 @@ import pytest
 
 from circle.baselines import FineTune, FineTuneConfig, LwF, LwFConfig
 from circle.benchmark import results
-from circle.benchmark.runner import STATE, Plan, Progress, Stream, run_stream
-from circle.benchmark.state import load_state
-from circle.data.datasets import Dataset, ImageSet
+from circle.benchmark.results import load_state
+from circle.benchmark.runner import STATE, Plan, Progress, run_stream
+from circle.data.datasets import Dataset
 from circle.data.decode import ImageConfig
+from circle.data.images import Images
+from circle.data.tasks import Stream
 from circle.method import Step
 
 PLAN = Plan("lwf", "LwF", None, ("3",), 0, {})
 
 
-class Noise(ImageSet):
+class Noise(Images):
     """Six classes, each with a level of grey of its own."""
 
     def __init__(self, per_class: int, seed: int) -> None:
@@ -50,6 +53,12 @@ class KilledError(Exception):
     """The process is gone."""
 
 
+def told_steps(step: Callable[[Step], object]) -> Progress:
+    progress = Progress()
+    progress.step = step  # pyright: ignore[reportAttributeAccessIssue]
+    return progress
+
+
 def killed_after(steps: int) -> Progress:
     count = itertools.count(1)
 
@@ -57,7 +66,7 @@ def killed_after(steps: int) -> Progress:
         if next(count) > steps:
             raise KilledError
 
-    return Progress(step=step)
+    return told_steps(step)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
@@ -86,7 +95,7 @@ def test_a_stop_in_the_middle_of_a_task_keeps_the_seconds_that_it_took(stream: S
     seen: list[Step] = []
     run = run_stream(
         *(PLAN, stream, lwf(), tmp_path),
-        progress=Progress(step=seen.append),
+        progress=told_steps(seen.append),
         should_stop=lambda: len(seen) == 4,
     )
     assert not run.rows and "stopped" not in run.info
@@ -132,7 +141,7 @@ def test_a_stop_between_tasks_keeps_the_finished_ones(stream: Stream, tmp_path: 
 
 def test_losses_are_reported_step_by_step(stream: Stream, tmp_path: Path) -> None:
     steps: list[Step] = []
-    run_stream(PLAN, stream, lwf(), tmp_path, progress=Progress(step=steps.append))
+    run_stream(PLAN, stream, lwf(), tmp_path, progress=told_steps(steps.append))
     assert [(step.task, step.epoch, step.step) for step in steps] == [
         (task, epoch, step) for task in (1, 2, 3) for epoch in (1, 2, 3) for step in (1, 2)
     ]

@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def study(few_digits: Path) -> Study:
     def arguments(name: str, output: Path, *more: str, size: int = 24) -> list[str]:
-        what = ["bench", "ablation", name, "--dataset", "folder", "--data-path", str(few_digits)]
+        what = ["bench", "ablation", name, "--data", str(few_digits)]
         return [*what, "--tasks", "5", "--head-size", str(size), "--output", str(output), *SMALL, *more]
 
     return arguments
@@ -62,7 +62,7 @@ def test_heads_from_the_same_features(
     assert capsys.readouterr().out == printed
     assert not list(cache.glob("*.npy"))
     assert run(["bench", "report", str(tmp_path / "out"), "--output", str(tmp_path / "report")]) == 0
-    assert "folder: head ablation" in (tmp_path / "report" / "report.md").read_text()
+    assert "digits-own: head ablation" in (tmp_path / "report" / "report.md").read_text()
 
 
 def test_ensembles_share_features(
@@ -81,7 +81,7 @@ def test_extractors(study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "BiRC2D (reservoir), seed 0, T = 5" in capsys.readouterr().out
     (one,) = results.read_runs([tmp_path / "out"])
     assert one.info["config"]["extractor"]["projection"] == "linear"
-    assert one.folder == tmp_path / "out" / "folder" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"
+    assert one.folder == tmp_path / "out" / "digits-own" / "extractor-k1-m1-d24-linear-t5" / "birc2d" / "seed0"
 
 
 def test_killed_and_given_again(study: Study, tmp_path: Path, launcher_of_jobs: Any) -> None:

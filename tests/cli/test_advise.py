@@ -88,7 +88,7 @@ def test_existing_and_impossible_files_are_refused_before_any_work(
 ) -> None:
     there = tmp_path / "there.json"
     there.write_text("mine")
-    monkeypatch.setattr("circle.cli.advise.study", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr("circle.cli.advise.recommend_allocation", lambda *_: pytest.fail("work was begun"))
     assert "exists already" in fails([data, *SMALL, "--json", there], capsys)
     assert "exists already" in fails([data, *SMALL, "--plot", there.rename(tmp_path / "there.png")], capsys)
     assert "folder that exists" in fails([data, *SMALL, "--json", tmp_path / "no" / "a.json"], capsys)
@@ -121,7 +121,7 @@ def test_errors(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     lonely = tmp_path / "lonely.npz"
     np.savez(lonely, x=np.zeros((4, 8, 8), np.uint8), y=["cat"] * 3 + ["dog"])
     for arguments, words in [
-        ([*SMALL], "no images given: expected DATA"),
+        ([*SMALL], "no data given: expected --data"),
         ([tmp_path / "missing", *SMALL], "No such file"),
         (["--dataset", "cifar101", *SMALL], "did you mean 'cifar100'"),
         ([one, *SMALL], "1 class; expected at least 2"),
@@ -145,7 +145,7 @@ def test_what_does_not_fit_into_memory(
         monkeypatch.setattr(f"{module}.available_memory", lambda: 10**9)
     line = fails([data, *FAST, "--budget", "64"], capsys)
     assert "64 members of" in line
-    assert "1.0 GB are there; --members-measured" in line
+    assert "only 1.0 GB available; --members-measured" in line
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

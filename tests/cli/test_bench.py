@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from calling import fails, wait_until
 
-from circle.benchmark import campaign, results
+from circle.benchmark import jobs, results
 from circle.cli import run
 from circle.method import CircleMethod
 from circle.registry import list_methods
@@ -44,7 +44,7 @@ def bench(output: Path, *more: str) -> list[str]:
 
 
 def bench_few(output: Path, digits: Path, *more: str) -> list[str]:
-    return ["bench", "run", "--dataset", "folder", "--data-path", str(digits), "--output", str(output), *more]
+    return ["bench", "run", "--data", str(digits), "--output", str(output), *more]
 
 
 def test_several_splits_methods_and_seeds(
@@ -169,9 +169,9 @@ def test_memory_is_estimated_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[int] = []
-    build = campaign.build_extractor
-    monkeypatch.setattr(campaign, "build_extractor", lambda *each: built.append(1) or build(*each))
-    campaign._member.cache_clear()
+    build = jobs.build_extractor
+    monkeypatch.setattr(jobs, "build_extractor", lambda *each: built.append(1) or build(*each))
+    jobs._member.cache_clear()
     with monkeypatch.context() as patch:
         patch.setattr("circle.learner.build_groups", lambda *_, **__: pytest.fail("800 members were built for it"))
         assert run(bench(tmp_path / "out", "--tasks", "5", "--members", "100", "--groups", "8")) == 1

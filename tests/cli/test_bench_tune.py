@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def shared(few_digits: Path) -> list[str]:
     """What a search and the run of its outcome have in common."""
-    return ["--dataset", "folder", "--data-path", str(few_digits), "--tasks", "5", "--images-per-class", "20"]
+    return ["--data", str(few_digits), "--tasks", "5", "--images-per-class", "20"]
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def test_the_test_images_are_not_read_before_the_last_step(
     load = datasets.load_dataset
     read: list[int] = []
 
-    class Locked(datasets.ImageSet):
-        def __init__(self, images: datasets.ImageSet) -> None:
+    class Locked(datasets.Images):
+        def __init__(self, images: datasets.Images) -> None:
             self.labels, self.own = images.labels, images
 
         def _read(self, indices):
             read.append(len(indices))
-            return self.own.images(indices)
+            return self.own[indices]
 
         def _fingerprint(self) -> str:
             return self.own.fingerprint
@@ -102,7 +102,7 @@ def test_the_test_images_are_not_read_before_the_last_step(
         dataset = load(*arguments, **keywords)
         return datasets.replace(dataset, test=Locked(dataset.test))
 
-    monkeypatch.setattr("circle.cli.bench_tune.load_dataset", locked)
+    monkeypatch.setattr("circle.benchmark.experiment.load_dataset", locked)
     for more in ([*SMALL, "--parameters", "0"], RIVAL):
         assert run(tune(tmp_path / more[1], *more, "--no-test")) == 0
         assert not read

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from calling import fails
 from cyclopts import App
 
+from circle import CircleClassifier
 from circle.cli import run
+from circle.cli.completion import class_names
+from circle.learning import find_label
 
 BASH = shutil.which("bash")
 
@@ -58,6 +63,58 @@ def test_bash_completes(scripts: dict[str, str]) -> None:
     assert completed(scripts["bash"], "circle", "d") == {"data", "demo", "doctor"}
     assert completed(scripts["bash"], "circle", "bench", "r") == {"report", "run"}
     assert "--extractor.width" in completed(scripts["bash"], "circle", "learn", "--extractor.w")
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash here")
+def test_bash_completes_names(scripts: dict[str, str]) -> None:
+    assert completed(scripts["bash"], "circle", "learn", "m.circle", "--preset", "fa") == {
+        "fast",
+        "fast-64",
+        "fast-224",
+    }
+    assert completed(scripts["bash"], "circle", "bench", "run", "--dataset", "dig") == {"digits"}
+    assert completed(scripts["bash"], "circle", "bench", "run", "--method", "f") == {"fecam", "fetril", "finetune"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model") / "pets.circle"
+    images = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), dtype=np.uint8)
+    CircleClassifier.from_preset("small").fit(images, ["cat", "dog", "guinea pig"]).save(path)
+    return path
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash here")
+def test_bash_completes_the_classes_of_a_model(scripts: dict[str, str], model: Path) -> None:
+    command = str(Path(sys.executable).parent / "circle")
+    assert completed(scripts["bash"], command, "forget", str(model), "") == {"cat", "dog", r"guinea\ pig"}
+    assert completed(scripts["bash"], command, "rename", str(model), "d") == {"dog"}
+    assert completed(scripts["bash"], command, "forget", str(model.parent / "none"), "") == {""}
+
+
+def test_classes_are_read_without_pytorch(model: Path) -> None:
+    program = "import sys; from circle.cli import run; run(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    command = [sys.executable, "-c", program, "__complete", "forget", str(model), ""]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, "PyTorch was imported for the Tab key"
+    assert done.stdout.split("\n")[2:5] == ["cat", "dog", "guinea pig"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "shown"), [([3, 10], ["3", "10"]), ([("a", 1), ("b", 2)], ["('a', 1)", "('b', 2)"])]
+)
+def test_class_names_are_those_that_commands_take(tmp_path: Path, labels: list[Any], shown: list[str]) -> None:
+    images = np.random.default_rng(0).integers(0, 255, (2, 8, 8, 3), dtype=np.uint8)
+    model = CircleClassifier.from_preset("small").partial_fit(images, labels)
+    model.save(tmp_path / "model")
+    assert class_names(tmp_path / "model") == shown
+    assert [find_label(model, name) for name in shown] == labels
+
+
+def test_every_shell_knows_names_and_asks_for_classes(scripts: dict[str, str]) -> None:
+    for shell, script in scripts.items():
+        for word in ("best-224", "efc_plus_plus", "omniglot", "__complete"):
+            assert word in script, (shell, word)
 
 
 def test_every_shell_knows_every_command(scripts: dict[str, str]) -> None:

@@ -16,7 +16,7 @@ from calling import fails
 from PIL import Image
 
 from circle.cli import run
-from circle.data.downloads import DOWNLOADS, Download
+from circle.data.download import DOWNLOADS, Download
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def test_info_of_ones_own_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (tmp_path / "mine" / name).mkdir(parents=True)
         for index in range(count):
             Image.new("RGB", (8, 8)).save(tmp_path / "mine" / name / f"{index}.png")
-    assert run(["data", "info", "folder", "--path", str(tmp_path / "mine")]) == 0
+    assert run(["data", "info", "folder", "--data", str(tmp_path / "mine")]) == 0
     text = capsys.readouterr().out
     for part in ("2: ant, bee", "12 images, 4 to 8 per class", "3 images, 1 to 2 per class", "RGB", "held back"):
         assert part in text
@@ -112,7 +112,7 @@ def test_errors_are_one_line(cache: Path, tmp_path: Path, capsys: pytest.Capture
     assert "digits: nothing to fetch: comes with scikit-learn" in fails(["data", "fetch", "digits"], capsys)
     assert "CIRCLE_IMAGENET" in fails(["data", "fetch", "imagenet1k"], capsys)
     assert "unknown digits setting 'classes'" in fails(["data", "info", "digits", "--classes", "x"], capsys)
-    assert "nowhere" in fails(["data", "info", "folder", "--path", str(tmp_path / "nowhere")], capsys)
+    assert "nowhere" in fails(["data", "info", "folder", "--data", str(tmp_path / "nowhere")], capsys)
     assert "bogus" in fails(["data", "bogus"], capsys, code=2)
     assert "NAME" in fails(["data", "info"], capsys, code=2)
 
@@ -130,7 +130,7 @@ def test_loaded_when_needed_and_pooch_only_to_fetch() -> None:
 
 @pytest.mark.real_data
 def test_info_of_real_images(real_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["data", "info", "tinyimagenet", "--path", str(real_data / "tinyimagenet-sample")]) == 0
+    assert run(["data", "info", "tinyimagenet", "--data", str(real_data / "tinyimagenet-sample")]) == 0
     text = capsys.readouterr().out
     for part in ("200: n01443537", "10,000 images, 50 per class", "64 x 64, RGB", "instead of 100,000"):
         assert part in text

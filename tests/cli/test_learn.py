@@ -222,17 +222,17 @@ def test_ctrl_c_keeps_what_was_learned(
 ) -> None:
     model = tmp_path / "model"
     command = ["learn", str(model), str(data), *FAST]
-    learn, tiles = teaching.learn_tile, []
+    learn, batches = teaching.learn_batch, []
 
     def interrupted(*arguments: Any) -> None:
-        tiles.append(arguments)
-        if len(tiles) == 2:
+        batches.append(arguments)
+        if len(batches) == 2:
             os.kill(os.getpid(), signal.SIGINT)
         learn(*arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(teaching, "IMAGES_PER_TILE", 8)
-        patch.setattr(teaching, "learn_tile", interrupted)
+        patch.setattr(teaching, "learn_batch", interrupted)
         assert run([*command, "--checkpoint-seconds", "0"]) == 130
     out = capsys.readouterr().out
     assert "stopped: learned 16 images; 20 are left" in out
@@ -242,3 +242,61 @@ def test_ctrl_c_keeps_what_was_learned(
     assert run(command) == 0
     assert "learned 20 images, 16 were known already" in capsys.readouterr().out
     assert CircleClassifier.load(model).samples_ == 36
+
+
+def test_what_is_ignored_is_said_and_strict_refuses_it(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "red" / "notes.txt").write_text("my best ones")
+    (data / "red" / "IMG_1").write_bytes((data / "red" / "000.png").read_bytes())
+    model = tmp_path / "model"
+    assert run(["learn", str(model), str(data), *FAST]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"note {data}: 1 file ignored: 1 .txt; 1 without extension that is PNG: read\n"
+    assert "learned 37 images" in said.out
+    line = fails(["learn", tmp_path / "new", data, *FAST, "--strict"], capsys)
+    assert "1 file would be ignored: 1 .txt, such as red/notes.txt; --strict expects images alone" in line
+    assert not (tmp_path / "new").exists()
+    (data / "red" / "notes.txt").unlink()
+    assert run(["learn", str(tmp_path / "new"), str(data), *FAST, "--strict"]) == 0
+
+
+def test_the_same_picture_in_two_classes_is_named_and_strict_refuses_it(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "green" / "zzz.png").write_bytes((data / "red" / "000.png").read_bytes())
+    model = tmp_path / "model"
+    for _ in range(2):  # also when they are known already
+        assert run(["learn", str(model), str(data), *FAST]) == 0
+        said = capsys.readouterr().err
+        assert said == f"note the same picture in two classes: {data}/green/zzz.png and {data}/red/000.png\n"
+    line = fails(["learn", tmp_path / "new", data, *FAST, "--strict"], capsys)
+    assert line.endswith("red/000.png; --strict expects each picture in one class")
+    assert not (tmp_path / "new").exists()
+    assert run(["evaluate", str(model), str(data)]) == 0
+    assert "note the same picture in two classes: " in capsys.readouterr().err
+    assert "--strict expects each picture in one class" in fails(["evaluate", model, data, "--strict"], capsys)
+
+
+def test_train_is_learned_and_test_is_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_folder(tmp_path / "photos" / "train", 5)
+    make_folder(tmp_path / "photos" / "test", 2, seed=1)
+    model, photos = tmp_path / "model", tmp_path / "photos"
+    assert run(["learn", str(model), str(photos), *FAST]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"note {photos}: has train and test: taking train\n"
+    assert CircleClassifier.load(model).classes_.tolist() == ["blue", "green", "red"]
+    assert CircleClassifier.load(model).samples_ == 15
+    assert run(["evaluate", str(model), str(photos)]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"note {photos}: has train and test: taking test\n"
+    assert "of 6 images" in said.out
+
+
+def test_labels_in_a_table_are_refused(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (data / "red").rename(photos / "images")
+    (photos / "labels.csv").write_text("000.png,red")
+    line = fails(["learn", tmp_path / "model", photos, *FAST], capsys)
+    assert f"{photos}: holds 12 images and labels.csv; labels are not read from tables" in line

@@ -84,3 +84,29 @@ def test_predict_names_the_unreadable_and_goes_on(
     assert len(json.loads(said.out)) == 1
     assert len(said.err.strip().splitlines()) == 1
     assert "bad.png" in said.err
+
+
+def test_one_line_for_what_cannot_be_predicted(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty, nested = tmp_path / "empty", tmp_path / "nested"
+    empty.mkdir()
+    (nested / "inner").mkdir(parents=True)
+    assert f"{empty}: no images in it; expected a folder of images" in fails(["predict", model, empty], capsys)
+    assert f"{nested}: no images in it; expected a folder" in fails(["predict", model, nested], capsys)
+    (nested / "inner" / "1.heic").write_bytes(b"\0\0\0\x18ftypheic")
+    line = fails(["predict", model, nested], capsys)
+    assert "no images in it (1 file ignored: 1 .heic (no reader for this format)); expected" in line
+    assert "No such file" in fails(["predict", model, tmp_path / "gone.png"], capsys)
+    assert "no such model file" in fails(["predict", tmp_path / "gone.circle", data], capsys)
+
+
+def test_predict_says_what_it_ignores(model: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "red" / "notes.txt").write_text("my best ones")
+    capsys.readouterr()
+    assert run(["predict", str(model), str(data)]) == 0
+    assert capsys.readouterr().err == f"note {data}: 1 file ignored: 1 .txt\n"
+    assert "1 file would be ignored: 1 .txt" in fails(["predict", model, data, "--strict"], capsys)
+    (data / "red" / "notes.txt").unlink()
+    (data / "red" / "broken.png").write_bytes(b"x")
+    assert "broken.png" in fails(["predict", model, data, "--strict"], capsys)

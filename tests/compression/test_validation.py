@@ -11,7 +11,7 @@ import torch
 from circle import CircleClassifier
 from circle.compression import Validation
 from circle.compression.measurement import TIMED_IMAGES
-from circle.data.sources import open_source
+from circle.data.user_images import open_images
 from circle.errors import CircleError
 
 Images = tuple[np.ndarray, np.ndarray]
@@ -20,7 +20,7 @@ Images = tuple[np.ndarray, np.ndarray]
 def test_files_and_arrays_agree(learned: CircleClassifier, held_back: Images, tmp_path: Path) -> None:
     np.savez(tmp_path / "held.npz", x=held_back[0], y=held_back[1])
     done: list[int] = []
-    source = Validation.of_source(learned, open_source(tmp_path / "held.npz"), done.append)
+    source = Validation.of_images(learned, open_images(tmp_path / "held.npz"), done.append)
     arrays = Validation.of_arrays(learned, *held_back)
     assert done[-1] == len(source) == len(arrays) == 200
     assert torch.equal(source.targets, arrays.targets)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from circle import BiRC2DConfig, CircleClassifier
-from circle.benchmark.state import load_state, same_state, save_state
+from circle.benchmark.results import load_state, same_state, save_state
 from circle.config import Config
 from circle.data.decode import ImageConfig
 from circle.method import CircleMethod, Method, Task, predict

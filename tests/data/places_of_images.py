@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from circle.data.decode import ImageConfig
-from circle.data.sources import Source
+from circle.data.images import Images
 from circle.errors import CircleError
 
 CONFIG = ImageConfig(height=4, width=4, channels=1)
@@ -48,9 +48,9 @@ def make_zip(root: Path, files: dict[str, bytes]) -> Path:
 both = pytest.mark.parametrize("make", [make_folder, make_zip])
 
 
-def pairs(source: Source) -> list[tuple[str, str]]:
+def pairs(source: Images) -> list[tuple[str, str]]:
     """(label, name below the source) of every sample."""
-    return [(str(sample.label), Path(sample.name).relative_to(source.path).as_posix()) for sample in source]
+    return [(str(sample.label), Path(sample.name).relative_to(source.path or "").as_posix()) for sample in source]
 
 
 def message_of(action: Callable[[], object], kind: type[CircleError] = CircleError) -> str:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from circle.data.batches import ImageBatch, ImageWish
+from circle.data.batches import ImageBatch, ImageOptions
 from circle.data.decode import ImageConfig
 from circle.errors import CircleError
 
-ANY = ImageWish(None, None, "crop", 255)
+ANY = ImageOptions(None, None, "crop", 255)
 RANDOM = np.random.default_rng(0)
 COLOUR = RANDOM.integers(0, 256, (5, 6, 6, 3), dtype=np.uint8)
 GREY = COLOUR[..., 0]
@@ -58,12 +58,12 @@ def test_grey_forms() -> None:
 def test_pictures() -> None:
     pictures = [Image.fromarray(image) for image in COLOUR]
     expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255
-    wish = ImageWish((6, 6), None, "crop", 255)
-    assert torch.equal(converted(pictures, wish), expected)
+    options = ImageOptions((6, 6), None, "crop", 255)
+    assert torch.equal(converted(pictures, options), expected)
     assert converted(pictures).shape == (5, 3, 32, 32)
     assert converted(pictures[0]).shape == (1, 3, 32, 32)
     mixed = [Image.new("L", (9, 4)), np.zeros((50, 20, 3), np.uint8)]
-    assert converted(mixed, ImageWish((8, 8), 1, "pad", 0)).shape == (2, 1, 8, 8)
+    assert converted(mixed, ImageOptions((8, 8), 1, "pad", 0)).shape == (2, 1, 8, 8)
 
 
 def test_arrays_are_resized_only_on_request() -> None:
@@ -104,15 +104,15 @@ def test_paths(tmp_path: Path) -> None:
     paths = [tmp_path / f"{index}.png" for index in range(5)]
     for path, image in zip(paths, COLOUR, strict=True):
         Image.fromarray(image).save(path)
-    wish = ImageWish((6, 6), None, "crop", 255)
+    options = ImageOptions((6, 6), None, "crop", 255)
     expected = converted(COLOUR)
     words = [str(path) for path in paths]
     for form in (paths, words, tuple(words), np.array(words), [words[0], *paths[1:]]):
-        assert torch.equal(converted(form, wish), expected)
+        assert torch.equal(converted(form, options), expected)
     for form in (words[0], paths[0]):
-        assert torch.equal(converted(form, wish), expected[:1])
+        assert torch.equal(converted(form, options), expected[:1])
     mixed = [paths[0], Image.fromarray(COLOUR[1]), COLOUR[2]]
-    assert torch.equal(converted(mixed, wish), expected[:3])
+    assert torch.equal(converted(mixed, options), expected[:3])
     with pytest.raises(CircleError, match="not a regular file"):
         converted(tmp_path)
 

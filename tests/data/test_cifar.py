@@ -33,7 +33,7 @@ def test_records(folder: Path) -> None:
     assert dataset.classes[:2] == ["class_0", "class_1"]
     assert dataset.train.labels.tolist() == [*range(100), *range(100)]
     raw = np.fromfile(folder / "train.bin", np.uint8).reshape(200, 3074)
-    image = dataset.train.images(np.array([150]))[0]
+    image = dataset.train[np.array([150])][0]
     assert image.shape == (32, 32, 3)
     # Planes in the file: red at 2, green at 2 + 1024, blue at 2 + 2048, rows of 32.
     assert image[3, 5].tolist() == [raw[150, 2 + plane * 1024 + 3 * 32 + 5] for plane in range(3)]
@@ -43,7 +43,7 @@ def test_records(folder: Path) -> None:
 def test_the_folder_around_it_and_another_size(folder: Path) -> None:
     dataset = load_dataset("cifar100", path=folder.parent, image_size=16)
     assert dataset.path == folder
-    assert dataset.test.images(np.arange(3)).shape == (3, 16, 16, 3)
+    assert dataset.test[np.arange(3)].shape == (3, 16, 16, 3)
 
 
 def test_pixels_are_mapped_not_read(folder: Path) -> None:

@@ -32,7 +32,7 @@ def test_all_classes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = load_dataset("imagenet1k")
     assert dataset.classes == WNIDS
     assert dataset.train.labels.tolist() == list(range(1000))
-    images = dataset.test.images(np.array([3, 999]))
+    images = dataset.test[np.array([3, 999])]
     assert images.shape == (2, 224, 224, 3)
     assert (images == (200, 10, 30)).all()
 

@@ -61,9 +61,9 @@ def test_classes_and_split(folder: Path) -> None:
     native = load_dataset("omniglot", path=folder, image_size=105)
     zulu = np.flatnonzero(native.train.labels == 3)
     drawn = np.asarray(Image.open(folder / "images_background/Zulu/character01/0709_15.png"))
-    assert np.array_equal(native.train.images(zulu)[-1, :, :, 0], np.where(drawn, 0, 255)), "ink is white, 15th is last"
+    assert np.array_equal(native.train[zulu][-1, :, :, 0], np.where(drawn, 0, 255)), "ink is white, 15th is last"
     tested = np.asarray(Image.open(folder / "images_background/Zulu/character01/0709_16.png"))
-    first = native.test.images(np.flatnonzero(native.test.labels == 3))[0, :, :, 0]
+    first = native.test[np.flatnonzero(native.test.labels == 3)][0, :, :, 0]
     assert np.array_equal(first, np.where(tested, 0, 255))
 
 
@@ -72,12 +72,12 @@ def test_all_forms_give_the_same_images(folder: Path, archives: Path, array: Pat
     for part in ("train", "test"):
         first, *others = [getattr(dataset, part) for dataset in sets]
         order = np.argsort(first.labels, kind="stable")
-        assert first.images(order).shape[1:] == (32, 32, 1)
+        assert first[order].shape[1:] == (32, 32, 1)
         for other in others:
             same = np.argsort(other.labels, kind="stable")
-            assert np.array_equal(other.images(same), first.images(order))
+            assert np.array_equal(other[same], first[order])
             assert np.array_equal(other.labels[same], first.labels[order])
-    assert sets[0].train.images(np.array([], dtype=int)).shape == (0, 32, 32, 1)
+    assert sets[0].train[np.array([], dtype=int)].shape == (0, 32, 32, 1)
     assert sets[0].train.fingerprint != sets[0].test.fingerprint
 
 
@@ -90,6 +90,6 @@ def test_missing_parts(folder: Path) -> None:
 @pytest.mark.real_data
 def test_real_drawings_are_white_on_black(real_data: Path) -> None:
     dataset = load_dataset("omniglot", path=real_data / "omniglot.npz", image_size=105)
-    images = dataset.test.images(np.arange(0, 8000, 400))
+    images = dataset.test[np.arange(0, 8000, 400)]
     assert 0 < images.mean() < 40
     assert dataset.classes[0] == "Alphabet_of_the_Magi/character01"

@@ -43,12 +43,12 @@ def check(path: Path) -> None:
     assert dataset.classes == ["n01", "n02", "n03"]
     assert (len(dataset.train), len(dataset.test)) == (6, 3)
     assert dataset.image.height == 64
-    level = dataset.train.images(np.arange(6))[:, 9, 9, 0].tolist()
+    level = dataset.train[np.arange(6)][:, 9, 9, 0].tolist()
     wnids = [dataset.classes[label] for label in dataset.train.labels]
     assert sorted(zip(wnids, level, strict=True)) == [
         *(("n01", 10), ("n01", 11), ("n02", 0), ("n02", 1), ("n03", 20), ("n03", 21)),
     ]
-    level = dataset.test.images(np.arange(3))[:, 9, 9, 0]
+    level = dataset.test[np.arange(3)][:, 9, 9, 0]
     tested = {dataset.classes[label]: value for label, value in zip(dataset.test.labels, level.tolist(), strict=True)}
     assert tested == {"n02": 100, "n01": 101, "n03": 102}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from circle.data.unpacking import intact, unpack, unpacked_here, write_manifest
+from circle.data.download import intact, unpack, unpacked_here, write_manifest
 from circle.errors import CircleError
 
 

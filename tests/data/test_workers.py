@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from PIL import Image
 from circle.data import workers
 from circle.data.datasets import load_dataset
 from circle.data.decode import ImageConfig
-from circle.data.workers import Decoders, decode_batches
+from circle.data.folders import FileImages
+from circle.data.workers import Decoders
 from circle.errors import CircleError, UnreadableImageError
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -39,6 +41,19 @@ def files(tmp_path: Path) -> list[Path]:
     return [*names[:5], *(tmp_path / "some.zip" / "inside" / name.name for name in names[5:9]), *names[9:]]
 
 
+def decode_batches(
+    files: list[Path], *, workers: int = 0, size: int = 64, buffers: int | None = None
+) -> Iterator[np.ndarray]:
+    """All files in batches, as `FileImages` reads them, or straight from the workers."""
+    names = [str(file) for file in files]
+    if buffers is None:
+        images = FileImages(Path(), names, np.zeros(len(names)), CONFIG, workers)
+        yield from images.batches(np.arange(len(names)), size)
+    else:
+        with Decoders(CONFIG, workers) as decoders:
+            yield from decoders.batches((names[at : at + size] for at in range(0, len(names), size)), size, buffers)
+
+
 def alive(process: int) -> bool:
     """Whether a process runs; one that has ended but was not waited for does not."""
     try:
@@ -55,23 +70,23 @@ def gone(processes: list[int]) -> bool:
 
 
 def test_same_batches_for_any_number_of_workers(files: list[Path]) -> None:
-    expected = list(decode_batches(files, CONFIG, workers=0, size=6))
+    expected = list(decode_batches(files, workers=0, size=6))
     assert [batch.shape for batch in expected] == [(6, 12, 10, 3)] * 3 + [(5, 12, 10, 3)]
     for count, buffers in ((1, 1), (2, 2), (5, 9)):
-        found = list(decode_batches(files, CONFIG, workers=count, size=6, buffers=buffers))
+        found = list(decode_batches(files, workers=count, size=6, buffers=buffers))
         assert len(found) == 4
         assert all(map(np.array_equal, expected, found)), "also after all buffers were used again"
 
 
 def test_nothing_to_decode() -> None:
-    assert list(decode_batches([], CONFIG, workers=1)) == []
+    assert list(decode_batches([], workers=1)) == []
 
 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_bad_image_is_named_after_all_batches_before_it(files: list[Path], count: int) -> None:
     files[13].write_bytes(files[13].read_bytes()[:200])
     files[15].write_bytes(b"")
-    batches = decode_batches(files, CONFIG, workers=count, size=4)
+    batches = decode_batches(files, workers=count, size=4)
     for _ in range(3):
         next(batches)
     with pytest.raises(UnreadableImageError, match="13.png: cannot be decoded"):
@@ -80,7 +95,7 @@ def test_a_bad_image_is_named_after_all_batches_before_it(files: list[Path], cou
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableImageError, match="nowhere.png: No such file"):
-        list(decode_batches([tmp_path / "nowhere.png"], CONFIG, workers=1))
+        list(decode_batches([tmp_path / "nowhere.png"], workers=1))
 
 
 @LINUX
@@ -104,7 +119,7 @@ def test_a_killed_worker_is_an_error_and_not_a_hang(files: list[Path], when: str
 
 @LINUX
 def test_workers_end_with_the_iterator(files: list[Path]) -> None:
-    batches = decode_batches(files, CONFIG, workers=2, size=2)
+    batches = decode_batches(files, workers=2, size=2)
     next(batches)
     processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and _is_mine(path)]
     assert len(processes) == 2
@@ -154,15 +169,15 @@ def test_memory_is_bounded_by_the_buffers(files: list[Path]) -> None:
 
 def test_no_shared_memory(files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_SHARED", tmp_path / "nowhere")
-    assert len(list(decode_batches(files, CONFIG, workers=1, size=6))) == 4
+    assert len(list(decode_batches(files, workers=1, size=6))) == 4
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(CircleError, match="no room for 6480 bytes of decoded images"):
-        next(decode_batches(files, CONFIG, workers=1, size=6, buffers=3))
+        next(decode_batches(files, workers=1, size=6, buffers=3))
 
 
 def test_wrong_numbers_are_refused() -> None:
-    with pytest.raises(CircleError, match="workers = -1, size = 64, buffers = 3"):
-        next(decode_batches([], CONFIG, workers=-1))
+    with pytest.raises(CircleError, match="batches of 0 images: expected at least 1"):
+        next(decode_batches([], workers=1, size=0))
 
 
 def test_a_data_set_decodes_the_same_with_workers(tmp_path: Path) -> None:
@@ -175,8 +190,8 @@ def test_a_data_set_decodes_the_same_with_workers(tmp_path: Path) -> None:
                 Image.fromarray(pixels).save(tmp_path / part / name / f"{index}.png")
     alone, helped = (load_dataset("folder", path=tmp_path, workers=count).train for count in (0, 2))
     asked = random.permutation(80)
-    expected = alone.images(asked)
-    assert np.array_equal(helped.images(asked), expected)
-    assert np.array_equal(helped.images(asked[:70]), expected[:70]), "with the workers that are there already"
+    expected = alone[asked]
+    assert np.array_equal(helped[asked], expected)
+    assert np.array_equal(helped[asked[:70]], expected[:70]), "with the workers that are there already"
     assert np.array_equal(np.concatenate(list(helped.batches(asked, 7))), expected)
     assert alone.fingerprint == helped.fingerprint

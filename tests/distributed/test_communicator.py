@@ -37,7 +37,7 @@ def test_one_process_imports_nothing_of_it(tmp_path: Path, data: Path, monkeypat
         monkeypatch.setitem(sys.modules, f"circle.distributed.{name}", None)
     monkeypatch.setitem(sys.modules, "circle.benchmark.distributed_method", None)
     assert run(["learn", str(tmp_path / "model"), str(data), *SETTINGS]) == 0
-    flags = ["--dataset", "folder", "--data-path", str(data), "--tasks", "1", "--no-cache", "--output", str(tmp_path)]
+    flags = ["--data", str(data), "--tasks", "1", "--no-cache", "--output", str(tmp_path)]
     assert run(["bench", "run", *flags, *SETTINGS]) == 0
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")

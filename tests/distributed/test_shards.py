@@ -17,12 +17,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from circle.benchmark.campaign import cache_features
 from circle.benchmark.distributed_method import DistributedCircle
-from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import Stream
-from circle.benchmark.state import same_state
-from circle.data.datasets import Selection, load_dataset
+from circle.benchmark.features import FeatureStore, cache_features
+from circle.benchmark.results import same_state
+from circle.data.datasets import load_dataset
+from circle.data.images import Subset
+from circle.data.tasks import Stream
 from circle.distributed.communicator import Communicator
 from circle.distributed.environment import Sharding
 from circle.errors import CircleError
@@ -103,7 +103,7 @@ def make(tiny: Any, tmp_path: Path) -> Any:
 @pytest.fixture(scope="module")
 def digits() -> Stream:
     dataset = load_dataset("digits").balanced_part(20)
-    return Stream.of(replace(dataset, test=Selection(dataset.test, np.arange(100))), 0)
+    return Stream.of(replace(dataset, test=Subset(dataset.test, np.arange(100))), 0)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_scores_state_and_counts_are_those_of_one_process(
     assert [len(each.classifier.groups_) for each in divided] == own_groups
     if cached:
         for each in (whole, *divided):
-            cache_features(each, digits, FeatureStore(tmp_path), lambda what, done, total: None)
+            cache_features(each, digits.dataset, FeatureStore(tmp_path), lambda what, done, total: None)
     tests, _ = digits.view(digits.dataset.test, 0, 4)
 
     def run(method: CircleMethod) -> tuple[Tensor, dict[str, Any], Any]:

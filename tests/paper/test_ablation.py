@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from circle import BiRC2DConfig, CircleClassifier
-from circle.benchmark import campaign, selection
-from circle.benchmark.features import FeatureStore
+from circle.benchmark import jobs, selection
+from circle.benchmark.features import FeatureStore, cache_features
 from circle.benchmark.results import read_runs
-from circle.benchmark.runner import Plan, Stream, finished_run, run_stream
-from circle.data.datasets import ImageSet, Selection, load_dataset
+from circle.benchmark.runner import Plan, finished_run, run_stream
+from circle.data.datasets import load_dataset
+from circle.data.images import Images, Subset
+from circle.data.tasks import Stream
 from circle.errors import CircleError
 from circle.heads import SLDAConfig
+from circle.method import CircleMethod
 from circle.paper import ablations
 from circle.paper.ablations import (
     PUBLISHED_FORM,
@@ -34,10 +37,10 @@ TINY = BiRC2DConfig(stem_channels=(2,), width=2, grid=1, moments=("mean",))
 BASE = CircleClassifier(TINY)
 
 
-class Untouchable(ImageSet):
+class Untouchable(Images):
     """Test images whose labels may be counted and whose pixels nobody may see."""
 
-    def __init__(self, images: ImageSet) -> None:
+    def __init__(self, images: Images) -> None:
         self.labels = images.labels
 
     def _read(self, indices: np.ndarray) -> np.ndarray:
@@ -50,7 +53,7 @@ class Untouchable(ImageSet):
 def digits(count: int = 300) -> Stream:
     """Some of the digits: enough to learn from, quick to extract."""
     whole = load_dataset("digits")
-    return Stream.of(replace(whole, train=Selection(whole.train, np.arange(count))), 0)
+    return Stream.of(replace(whole, train=Subset(whole.train, np.arange(count))), 0)
 
 
 def request(study: Study, output: Path, replicates: tuple[int, ...] = (0, 1)) -> StudyRequest:
@@ -160,7 +163,7 @@ def test_choosing_settings_never_sees_a_test_image(tmp_path: Path) -> None:
         assert sum(choice.images) == 300
     (job, *_) = study_jobs(asked, study.variants[0], choices[0], stream)
     with pytest.raises(AssertionError, match="a test image was read"):  # the dataset does notice
-        campaign.cache_features(job.build(), stream, store, nothing)
+        cache_features(job.build(), stream.dataset, store, nothing)
 
 
 def test_all_seeds_share_one_choice_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +174,7 @@ def test_all_seeds_share_one_choice_made_once(tmp_path: Path, monkeypatch: pytes
     choice = chosen_settings(asked, variant, stream, store, nothing)
     for job in study_jobs(asked, variant, choice, stream):
         method = job.build()
-        campaign.cache_features(method, stream, store, nothing)
+        cache_features(method, stream.dataset, store, nothing)
         run_stream(job.plan, stream, method, job.folder)
     runs = read_runs([tmp_path / "out"])
     assert [run.info["seed"] for run in runs] == [0, 2]
@@ -206,13 +209,11 @@ def test_a_finished_run_is_found_without_building_anything(tmp_path: Path) -> No
     classifier = CircleClassifier(TINY)
     plan = Plan("circle", "a", None, ("5",), 0, classifier.part_settings(), study={"name": "head"})
     assert finished_run(plan, stream, tmp_path / "run") is None
-    method = campaign.CircleMethod(classifier.prepare(stream.dataset.image))
+    method = CircleMethod(classifier.prepare(stream.dataset.image))
     stops = iter([False, False, True])
     run_stream(plan, stream, method, tmp_path / "run", should_stop=lambda: next(stops))
     assert finished_run(plan, stream, tmp_path / "run") is None
-    run_stream(
-        plan, stream, campaign.CircleMethod(CircleClassifier(TINY).prepare(stream.dataset.image)), tmp_path / "run"
-    )
+    run_stream(plan, stream, CircleMethod(CircleClassifier(TINY).prepare(stream.dataset.image)), tmp_path / "run")
     found = finished_run(plan, stream, tmp_path / "run")
     assert found is not None and found.complete
     with pytest.raises(CircleError, match="another seed"):
@@ -224,7 +225,7 @@ def test_a_finished_run_is_found_without_building_anything(tmp_path: Path) -> No
 def test_memory_counts_a_matrix_for_every_class(tmp_path: Path) -> None:
     stream, store = digits(100), FeatureStore(tmp_path)
     study = head_study(BASE, groups=2, members=1, head_size=64, projection="relu")
-    needed = {v.key: campaign.estimate(v.classifier(0), stream, None).memory for v in study.variants}
+    needed = {v.key: jobs.circle_estimate(v.classifier(0), stream, None).memory for v in study.variants}
     assert needed["slda"] == needed["ncm"]
     # Ten classes, two groups: a triangle at least and a square of 64 x 64 float64 each.
     assert needed["qda"] - needed["slda"] >= 2 * 10 * 8 * (64 * 65 // 2 + 64 * 64)

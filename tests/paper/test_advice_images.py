@@ -11,32 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from circle.data.array_images import ArrayImages
-from circle.data.datasets import Dataset
 from circle.data.decode import ImageConfig
-from circle.data.sources import open_source
+from circle.data.images import ArrayImages, Images
+from circle.data.user_images import open_images
 from circle.errors import CircleError
-from circle.paper.advise import (
-    HELD_BACK,
-    LEARNED,
-    UNUSED,
-    DatasetImages,
-    LabelledImages,
-    SourceImages,
-    assign_roles,
-)
+from circle.paper.advise import AdviceRequest, split_images
 
 SHAPE = ImageConfig(height=8, width=8, channels=3)
 
 
-class Counted(LabelledImages):
-    """Numbers of images and nothing else."""
+def counted(*counts: int) -> Images:
+    """So many black images of each class."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    names = [f"class {number}" for number in range(len(counts))]
+    return ArrayImages(np.zeros((len(labels), 8, 8, 3), np.uint8), labels, SHAPE, "black", names)
 
-    def __init__(self, *counts: int) -> None:
-        super().__init__("counted", {f"class {index}": count for index, count in enumerate(counts)}, SHAPE)
 
-    def tiles(self, roles):
-        raise NotImplementedError
+def split(
+    images: Images, validation: float = 0.2, limit: int | None = None, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    return split_images(images, AdviceRequest(4, 4, validation, limit, seed), "counted")
 
 
 @given(
@@ -46,34 +40,32 @@ class Counted(LabelledImages):
     st.integers(0, 300),
 )
 def test_every_class_is_split_and_the_limit_kept(counts: list[int], validation: float, seed: int, more: int) -> None:
-    images = Counted(*counts)
+    images = counted(*counts)
     limit = 2 * len(counts) + more
-    roles = assign_roles(images, validation, limit, seed)
-    total = 0
-    for label, count in images.counts.items():
-        number = Counter(roles[label].tolist())
-        assert number.total() == count
-        assert number[HELD_BACK] >= 1
-        assert number[LEARNED] >= 1
-        used = number[HELD_BACK] + number[LEARNED]
-        assert abs(number[HELD_BACK] - validation * used) <= 1
-        total += used
+    learned, held = split(images, validation, limit, seed)
+    assert not set(learned.tolist()) & set(held.tolist())
+    for number in range(len(counts)):
+        mine, out = (int((images.labels[part] == number).sum()) for part in (learned, held))
+        assert mine >= 1 and out >= 1
+        assert abs(out - validation * (mine + out)) <= 1
+    total = len(learned) + len(held)
     assert total <= limit
     assert total > min(limit, sum(counts)) - len(counts), "and not wasted"
-    again = assign_roles(images, validation, limit, seed)
-    assert all(np.array_equal(roles[label], again[label]) for label in roles)
+    again = split(images, validation, limit, seed)
+    assert np.array_equal(again[0], learned) and np.array_equal(again[1], held)
 
 
 def test_the_limit_keeps_proportions_and_none_means_all() -> None:
-    used = {label: int((role != UNUSED).sum()) for label, role in assign_roles(Counted(100, 900), 0.2, 102, 0).items()}
-    assert used == {"class 0": 11, "class 1": 90}
-    assert all((role != UNUSED).all() for role in assign_roles(Counted(7, 9), 0.2, None, 0).values())
+    images = counted(100, 900)
+    assert np.bincount(images.labels[np.concatenate(split(images, limit=102))]).tolist() == [11, 90]
+    assert sum(map(len, split(counted(7, 9)))) == 16
 
 
 def test_another_seed_chooses_other_images() -> None:
-    first, second = (assign_roles(Counted(50, 50), 0.2, None, seed) for seed in (0, 1))
-    assert not np.array_equal(first["class 0"], second["class 0"])
-    assert not np.array_equal(first["class 0"], first["class 1"])
+    images = counted(50, 50)
+    first, second = (split(images, seed=seed)[1] for seed in (0, 1))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first[first < 50], first[first >= 50] - 50)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +78,7 @@ def test_another_seed_chooses_other_images() -> None:
 )
 def test_too_little_for_a_split(counts: tuple[int, ...], limit: int | None, message: str) -> None:
     with pytest.raises(CircleError, match=message):
-        assign_roles(Counted(*counts), 0.2, limit, 0)
+        split(counted(*counts), limit=limit)
 
 
 def numbered(count: int) -> np.ndarray:
@@ -94,40 +86,37 @@ def numbered(count: int) -> np.ndarray:
     return np.broadcast_to(np.arange(count, dtype=np.uint8)[:, None, None, None], (count, 8, 8, 3)).copy()
 
 
-def read(images: LabelledImages, roles: dict) -> dict[int, tuple[str, bool]]:
-    """Number -> (label, held back) of all images that come."""
+def read(images: Images, positions: np.ndarray) -> dict[int, str]:
+    """Number -> label of the images at some positions."""
     found = {}
-    for tile in images.tiles(roles):
-        assert tile.pixels.shape[1:] == (3, 8, 8)
-        for pixels, label, held in zip(tile.pixels, tile.labels, tile.held_back, strict=True):
-            found[int(pixels.flat[0])] = (str(label), bool(held))
+    for batch, pixels in images.readable_batches(SHAPE, 7, pytest.fail, positions):
+        assert pixels.shape[1:] == (3, 8, 8)
+        found |= {int(each.flat[0]): str(images.label(place)) for place, each in zip(batch, pixels, strict=True)}
     return found
 
 
-def test_folder_array_and_data_set_play_the_same_roles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_array_and_data_set_are_split_alike(tmp_path: Path) -> None:
     """Whatever form the images have, the same of them are learned, held back and left out."""
-    monkeypatch.setattr("circle.paper.advise.READING_BATCH", 7)
     pixels, labels = numbered(40), np.array(["cat", "dog", "owl", "dog"] * 10)
     np.savez(tmp_path / "images.npz", x=pixels, y=labels)
     for index, label in enumerate(labels):
         (tmp_path / "folder" / label).mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels[index]).save(tmp_path / "folder" / label / f"{index:02}.png")
     classes, codes = np.unique(labels, return_inverse=True)
-    train = ArrayImages(pixels, codes, SHAPE, "train")
-    dataset = Dataset("birds", classes.tolist(), SHAPE, train, train)
     forms = [
-        SourceImages(open_source(tmp_path / "images.npz"), SHAPE),
-        SourceImages(open_source(tmp_path / "folder"), SHAPE),
-        DatasetImages(dataset),
+        open_images(tmp_path / "images.npz"),
+        open_images(tmp_path / "folder"),
+        ArrayImages(pixels, codes, SHAPE, "train", classes.tolist()),
     ]
     seen = []
     for images in forms:
-        assert dict(images.counts) == {"cat": 10, "dog": 20, "owl": 10}
-        seen.append(read(images, assign_roles(images, 0.25, 30, 3)))
+        assert images.counts == {"cat": 10, "dog": 20, "owl": 10}
+        seen.append([read(images, part) for part in split(images, 0.25, 30, 3)])
     assert seen[0] == seen[1] == seen[2]
-    assert all(labels[number] == label for number, (label, _) in seen[0].items())
-    assert Counter(seen[0].values())["dog", True] == 4
-    assert 27 < len(seen[0]) <= 30
+    learned, held = seen[0]
+    assert all(labels[number] == label for number, label in (learned | held).items())
+    assert Counter(held.values())["dog"] == 4
+    assert 27 < len(learned) + len(held) <= 30
 
 
 def test_unreadable_images_are_left_out_and_named(tmp_path: Path) -> None:
@@ -136,8 +125,8 @@ def test_unreadable_images_are_left_out_and_named(tmp_path: Path) -> None:
         for index in range(4):
             Image.fromarray(numbered(4)[index]).save(tmp_path / label / f"{index}.png")
     (tmp_path / "cat" / "1.png").write_bytes(b"no image")
-    images = SourceImages(open_source(tmp_path), SHAPE)
-    roles = assign_roles(images, 0.5, None, 0)
-    assert sum(len(tile.labels) for tile in images.tiles(roles)) == 7
-    assert len(images.unreadable) == 1
-    assert "1.png" in images.unreadable[0]
+    images = open_images(tmp_path)
+    unreadable: list[str] = []
+    assert sum(len(positions) for positions, _ in images.readable_batches(SHAPE, 3, unreadable.append)) == 7
+    assert len(unreadable) == 1
+    assert "1.png" in unreadable[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,31 +10,28 @@ import pytest
 import torch
 
 from circle import BiRC2DConfig
-from circle.data.array_images import ArrayImages
-from circle.data.datasets import Dataset, ImageSet
+from circle.data.datasets import Dataset
 from circle.data.decode import ImageConfig
-from circle.errors import CircleError
+from circle.data.images import ArrayImages, Images, Sample
+from circle.errors import CircleError, UnreadableImageError
 from circle.heads import HeadConfig, SLDAConfig
 from circle.learner import CircleClassifier
 from circle.paper import advise as advising
 from circle.paper.advise import (
-    HELD_BACK,
-    DatasetImages,
-    LabelledImages,
-    Request,
-    Tile,
-    assign_roles,
+    AdviceRequest,
+    Findings,
     check_memory,
     memory_needed,
+    recommend_allocation,
+    split_images,
     squared_error,
-    study,
 )
 from circle.registry import entry, list_heads
 
 SHAPE = ImageConfig(height=16, width=16, channels=3)
 
 
-class Untouchable(ImageSet):
+class Untouchable(Images):
     """A test part that nobody may look at."""
 
     def __init__(self, labels: np.ndarray) -> None:
@@ -69,13 +66,13 @@ def one_thread(usual_threads: None) -> None:
     torch.set_num_threads(1)
 
 
-def split(dataset: Dataset, request: Request) -> tuple[np.ndarray, np.ndarray]:
+def split(dataset: Dataset, request: AdviceRequest) -> tuple[np.ndarray, np.ndarray]:
     """Positions that are learned and that are held back."""
-    roles = assign_roles(DatasetImages(dataset), request.validation, request.limit, request.split_seed)
-    held = np.zeros(len(dataset.train), dtype=bool)
-    for number, label in enumerate(dataset.classes):
-        held[dataset.train.labels == number] = roles[label] == HELD_BACK
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    return split_images(dataset.train, request, dataset.name)
+
+
+def studied(classifier: CircleClassifier, dataset: Dataset, request: AdviceRequest, *report: Any) -> Findings:
+    return recommend_allocation(classifier, dataset.train, request, *report, image=dataset.image, name=dataset.name)
 
 
 @pytest.mark.parametrize("quantise", [True, False])
@@ -84,15 +81,15 @@ def test_the_measured_ensemble_is_the_classifier(
     dataset: Dataset, classifier: CircleClassifier, size: int, quantise: bool
 ) -> None:
     """With one partition: error and accuracy of k groups of m are those of CircleClassifier(groups=k, members=m)."""
-    request = Request(4, 4, partitions=1)
+    request = AdviceRequest(4, 4, partitions=1)
     classifier.set_params(quantise=quantise)
-    findings = study(classifier, DatasetImages(dataset), request)
+    findings = studied(classifier, dataset, request)
     row = next(each for each in findings.advice.allocations if each.members == size)
     learned, held = split(dataset, request)
     assert (findings.learned, findings.validated, findings.classes) == (len(learned), len(held), 4)
     model = CircleClassifier(**{**classifier.get_params(deep=False), "groups": 4 // size, "members": size})
-    model.fit(dataset.train.images(learned), dataset.train.labels[learned])
-    probabilities = model.predict_proba(dataset.train.images(held))
+    model.fit(dataset.train[learned], dataset.train.labels[learned])
+    probabilities = model.predict_proba(dataset.train[held])
     targets = np.eye(4)[dataset.train.labels[held]]
     assert row.ensemble is not None
     assert row.ensemble.error == pytest.approx(squared_error(probabilities, targets).mean(), rel=1e-6)
@@ -103,7 +100,7 @@ def test_the_measured_ensemble_is_the_classifier(
 
 def test_more_members_than_the_budget(dataset: Dataset, classifier: CircleClassifier) -> None:
     """The decomposition and the ensembles now differ in the members they average over, and still agree."""
-    advice = study(classifier, DatasetImages(dataset), Request(4, 12, partitions=4)).advice
+    advice = studied(classifier, dataset, AdviceRequest(4, 12, partitions=4)).advice
     assert [each.origin for each in advice.allocations] == ["measured"] * 3
     assert [each.members for each in advice.measurements] == [1, 2, 3, 4]
     for each in advice.allocations:
@@ -115,20 +112,18 @@ def test_more_members_than_the_budget(dataset: Dataset, classifier: CircleClassi
 
 
 def test_the_seeds_decide_everything(dataset: Dataset, classifier: CircleClassifier) -> None:
-    images = DatasetImages(dataset)
-    first = study(classifier, images, Request(4, 4))
-    assert study(classifier, images, Request(4, 4)) == first
-    assert study(classifier, images, Request(4, 4, split_seed=1)) != first
+    first = studied(classifier, dataset, AdviceRequest(4, 4))
+    assert studied(classifier, dataset, AdviceRequest(4, 4)) == first
+    assert studied(classifier, dataset, AdviceRequest(4, 4, split_seed=1)) != first
     other = CircleClassifier(**{**classifier.get_params(deep=False), "seed": 4})
-    assert study(other, images, Request(4, 4)) != first
+    assert studied(other, dataset, AdviceRequest(4, 4)) != first
     assert not hasattr(classifier, "groups_"), "the classifier given is left alone"
 
 
 def test_fewer_members_than_the_budget(dataset: Dataset, classifier: CircleClassifier) -> None:
     seen = []
-    images = DatasetImages(dataset)
-    request = Request(16, 4, limit=60)
-    advice = study(classifier, images, request, lambda *told: seen.append(told)).advice
+    request = AdviceRequest(16, 4, limit=60)
+    advice = studied(classifier, dataset, request, lambda *told: seen.append(told)).advice
     origins = [each.origin for each in advice.allocations]
     assert origins == ["measured", "measured", "sum measured", "extrapolated", "extrapolated"]
     assert all(each.ensemble is None for each in advice.allocations)
@@ -140,11 +135,11 @@ def test_fewer_members_than_the_budget(dataset: Dataset, classifier: CircleClass
 
 
 def test_sizes() -> None:
-    assert Request(16, 16).sizes() == [1, 2, 3, 4, 6, 8, 16]
-    assert Request(16, 6).sizes() == [1, 2, 3, 4]
-    assert Request(10, 40).sizes() == [1, 2, 3, 4, 5, 6, 8, 10]
-    assert Request(7, 7).sizes() == [1, 2, 3, 7]
-    assert Request(2, 4).sizes() == [1, 2]
+    assert AdviceRequest(16, 16).sizes() == [1, 2, 3, 4, 6, 8, 16]
+    assert AdviceRequest(16, 6).sizes() == [1, 2, 3, 4]
+    assert AdviceRequest(10, 40).sizes() == [1, 2, 3, 4, 5, 6, 8, 10]
+    assert AdviceRequest(7, 7).sizes() == [1, 2, 3, 7]
+    assert AdviceRequest(2, 4).sizes() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -163,13 +158,13 @@ def test_sizes() -> None:
 )
 def test_requests_that_make_no_sense(values: dict[str, Any], message: str) -> None:
     with pytest.raises(CircleError, match=message):
-        Request(**{"budget": 8, "available": 8, **values})
+        AdviceRequest(**{"budget": 8, "available": 8, **values})
 
 
 def test_memory_is_asked_for_before_it_is_taken(
     dataset: Dataset, classifier: CircleClassifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head, request = SLDAConfig(), Request(16, 16)
+    head, request = SLDAConfig(), AdviceRequest(16, 16)
     needed = memory_needed(1000, 100, 5000, head, request)
     assert 16_000**2 * 8 < needed < 16_000**2 * 8 * 6
     for there, hint in [(needed, None), (needed - 1, "--members-measured 15 would fit"), (10**6, "; use a smaller")]:
@@ -182,41 +177,41 @@ def test_memory_is_asked_for_before_it_is_taken(
             check_memory(1000, 100, 5000, head, request)
         assert hint in str(error.value)
         assert "--extractor.projection linear" in str(error.value)
-        assert f"needs {needed / 1e9:.1f} GB of memory, {there / 1e9:.1f} GB are there" in str(error.value)
+        assert f"needs about {needed / 1e9:.1f} GB of memory, only {there / 1e9:.1f} GB available" in str(error.value)
     monkeypatch.setattr(advising, "_learn", lambda *_: pytest.fail("work was begun"))
-    with pytest.raises(CircleError, match="GB are there"):
-        study(classifier, DatasetImages(dataset), request)
+    with pytest.raises(CircleError, match="GB available"):
+        studied(classifier, dataset, request)
 
 
 @pytest.mark.parametrize("fit", [4, 9, 15])
 def test_the_number_of_members_that_fits_is_the_largest(fit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     head = SLDAConfig()
-    there = memory_needed(1000, 100, 5000, head, Request(16, fit))
+    there = memory_needed(1000, 100, 5000, head, AdviceRequest(16, fit))
     for module in ("circle.machine", "circle.paper.advise"):
         monkeypatch.setattr(f"{module}.available_memory", lambda: there)
     with pytest.raises(CircleError, match=f"--members-measured {fit} would fit"):
-        check_memory(1000, 100, 5000, head, Request(16, 16))
+        check_memory(1000, 100, 5000, head, AdviceRequest(16, 16))
 
 
-class Unlucky(LabelledImages):
+class Unlucky(ArrayImages):
     """Of class b, nothing that was meant to be learned can be read; or of all, nothing that was held back."""
 
     def __init__(self, held_back: bool) -> None:
-        super().__init__("unlucky", {"a": 8, "b": 8, "c": 8}, SHAPE)
-        self._held_back = held_back
+        pixels = np.random.default_rng(0).integers(0, 256, (24, 16, 16, 3), dtype=np.uint8)
+        super().__init__(pixels, np.repeat([0, 1, 2], 8), SHAPE, "unlucky", ["a", "b", "c"])
+        learned, held = split_images(self, AdviceRequest(4, 4), "unlucky")
+        self._broken = set((learned[self.labels[learned] == 1] if held_back else held).tolist())
 
-    def tiles(self, roles: Mapping[Any, np.ndarray]) -> Iterator[Tile]:
-        pixels = np.random.default_rng(0).integers(0, 256, (8, 3, 16, 16), dtype=np.uint8)
-        for label in "abc":
-            held = roles[label] == HELD_BACK
-            keep = ~held if not self._held_back else held if label == "b" else held | True
-            yield Tile(pixels[keep], [label] * int(keep.sum()), held[keep])
+    def _samples(self, positions: np.ndarray) -> Iterator[Sample]:
+        for position, sample in zip(positions.tolist(), super()._samples(positions), strict=True):
+            broken = position in self._broken
+            yield Sample(sample.name, sample.label, UnreadableImageError("broken")) if broken else sample
 
 
 @pytest.mark.parametrize(("held_back", "message"), [(True, "of class 'b' none to learn"), (False, "too few")])
 def test_images_that_cannot_be_read(classifier: CircleClassifier, held_back: bool, message: str) -> None:
     with pytest.raises(CircleError, match=f"unlucky: {message}"):
-        study(classifier, Unlucky(held_back), Request(4, 4))
+        recommend_allocation(classifier, Unlucky(held_back), AdviceRequest(4, 4), image=SHAPE, name="unlucky")
 
 
 @pytest.mark.parametrize("name", list_heads())
@@ -227,13 +222,13 @@ def test_every_head_is_judged_or_refused(dataset: Dataset, classifier: CircleCla
     classifier.set_params(head=config)
     if "unit_sums" in config.parts:
         with pytest.raises(CircleError, match=f"head '{name}' cannot be judged"):
-            study(classifier, DatasetImages(dataset), Request(4, 4))
+            studied(classifier, dataset, AdviceRequest(4, 4))
         return
-    findings = study(classifier, DatasetImages(dataset), Request(4, 4, partitions=1))
-    learned, held = split(dataset, Request(4, 4))
+    findings = studied(classifier, dataset, AdviceRequest(4, 4, partitions=1))
+    learned, held = split(dataset, AdviceRequest(4, 4))
     model = CircleClassifier(**{**classifier.get_params(deep=False), "groups": 2, "members": 2})
-    model.fit(dataset.train.images(learned), dataset.train.labels[learned])
-    right = model.score(dataset.train.images(held), dataset.train.labels[held])
+    model.fit(dataset.train[learned], dataset.train.labels[learned])
+    right = model.score(dataset.train[held], dataset.train.labels[held])
     ensemble = findings.advice.allocations[1].ensemble
     assert ensemble is not None
     assert ensemble.accuracy == right

@@ -8,7 +8,7 @@ from typing import Any
 
 from circle.benchmark.results import Row, Run, append_row, read_runs, write_info
 from circle.data.tasks import task_sizes
-from circle.report.content import Report
+from circle.report.report import Report
 from circle.report.tables import Table, TableRow
 
 BIRC2D = {"name": "birc2d", "width": 30}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from made_runs import CIRCLE, make, steps
-from rich.console import Console
 
 from circle.benchmark.results import Run, read_runs
 from circle.errors import CircleError
-from circle.report.writing import ReportFiles, write_report
+from circle.report.report import ReportFiles, write_report
 
 ODD = 'a|b <script>alert("1")</script> *x* $y_1$ `z` & [link](http://there)'
 
@@ -116,12 +114,10 @@ def test_files_and_nothing_else(written: tuple[ReportFiles, list[Run]]) -> None:
 
 def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
     runs = [make(tmp_path / "c", steps(40))]
-    stream = io.StringIO()
-    first = write_report(runs, tmp_path / "one", Console(file=stream))
+    first = write_report(runs, tmp_path / "one")
     again = write_report(runs, tmp_path / "two")
     assert first.html.read_bytes() == again.html.read_bytes()
     assert first.markdown.read_bytes() == again.markdown.read_bytes()
-    assert str(first.html) in stream.getvalue()
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -142,3 +138,22 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(CircleError, match="different classes or test images under the name 'cifar100'"):
         write_report([good, other], tmp_path / "report")
     assert not (tmp_path / "report").exists()
+
+
+def test_folders_of_the_user_share_a_report(tmp_path: Path) -> None:
+    """Even two of one name: their classes or test images tell them apart."""
+    runs = [
+        make(tmp_path / "cats", steps(40), dataset="cats", classes=10),
+        make(tmp_path / "one", steps(30), dataset="photos", classes=10),
+        make(tmp_path / "two", steps(20), dataset="photos", classes=20),
+        make(tmp_path / "three", steps(10), dataset="photos", classes=20, seed=1),
+    ]
+    text = write_report(runs, tmp_path / "report").markdown.read_text()
+    titles = [line for line in text.splitlines() if line.startswith("## ")]
+    assert titles == [
+        "## cats",
+        "## photos (10 classes, 1,000 test images)",
+        "## photos (20 classes, 2,000 test images)",
+        "## Where the numbers come from",
+    ]
+    assert "| CIRCLE paper | 24.00 ± 7.07 (n = 2) |" in text, "seeds of one data set are one row"

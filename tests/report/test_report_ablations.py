@@ -12,10 +12,9 @@ import pytest
 
 from circle.benchmark.results import Row, Run
 from circle.data.tasks import task_sizes
-from circle.report.content import Report, build_report
+from circle.report.report import Report, build_report, write_report
 from circle.report.studies import collect_studies, study_figure, swapped_neighbours
 from circle.report.tables import Entry, Table, TableRow
-from circle.report.writing import write_report
 
 BIRC2D = {"name": "birc2d", "width": 30}
 BUDGET = {"groups": 2, "members": 1, "head_size": 1024, "projection": "relu"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from made_runs import CIRCLE, make, steps
 
+from circle.report.report import write_report
 from circle.report.tables import Summary, collect, summarise
-from circle.report.writing import write_report
 
 
 def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from made_runs import CIRCLE, make, row, steps, table
 
 from circle.benchmark.results import Run
-from circle.report.content import build_report
+from circle.report.report import build_report
 from circle.report.tables import Entry
 
 

@@ -291,11 +291,11 @@ def test_classes_that_do_not_fit_are_refused_before_anything_changes(monkeypatch
     monkeypatch.setattr("circle.machine.available_memory", lambda: 3 * 8 * 300 * 300 // 2)
     statistics.update(features(2, 300), ["a", "b"])  # known classes need nothing more
     assert statistics.bytes_for("abcde") == 3 * statistics.bytes_for("c") > 0
-    with pytest.raises(CircleError, match="second moments of .* classes with 300 features: needs .* are there; use"):
+    with pytest.raises(CircleError, match="second moments of .* classes with 300 features: needs .* available; use"):
         statistics.update(features(6, 300), list("cdefgh"))
     statistics.update(features(2, 300), ["a", "b"])
     assert statistics.classes == before.classes
-    with pytest.raises(CircleError, match="needs .* are there"):
+    with pytest.raises(CircleError, match="needs .* available"):
         before + others
     learned(features(6, 300), list("cdefgh"))  # a head without class moments has no such limit
 

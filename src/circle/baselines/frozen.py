@@ -13,9 +13,8 @@ from torch import Tensor
 from circle.baselines.optimisers import Training
 from circle.baselines.trainer import Stage, TaskData, TrainedMethod, TrainerConfig
 from circle.config import option
-from circle.data.datasets import ImageSet
-from circle.data.views import ImageView
-from circle.method import Images
+from circle.data.images import Images, Subset
+from circle.method import TaskImages
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class FrozenMethod(TrainedMethod[FrozenSettings]):
 
     def __init__(self, config: FrozenSettings | None = None, seed: int = 0) -> None:
         super().__init__(config, seed)
-        self._kept: list[tuple[ImageSet, Tensor, Tensor]] = []  # set, features [N, d], which are known [N]
+        self._kept: list[tuple[Images, Tensor, Tensor]] = []  # set, features [N, d], which are known [N]
 
     @abstractmethod
     def update(self, data: TaskData, features: Tensor) -> None:
@@ -75,8 +74,8 @@ class FrozenMethod(TrainedMethod[FrozenSettings]):
     def _update(self, data: TaskData) -> None:
         self.update(data, self.features(data.pixels))
 
-    def image_features(self, images: Images, part: slice) -> Tensor:
-        if not isinstance(images, ImageView):
+    def image_features(self, images: TaskImages, part: slice) -> Tensor:
+        if not isinstance(images, Subset):
             return super().image_features(images, part)
         features, known = self._memory(images.source)
         indices = torch.from_numpy(images.indices[part])
@@ -85,7 +84,7 @@ class FrozenMethod(TrainedMethod[FrozenSettings]):
             known[indices] = True
         return features[indices]
 
-    def _memory(self, source: ImageSet) -> tuple[Tensor, Tensor]:
+    def _memory(self, source: Images) -> tuple[Tensor, Tensor]:
         for kept, features, known in self._kept:
             if kept is source:
                 return features, known

@@ -28,7 +28,7 @@ from circle.extractors import ParameterCount
 from circle.labels import plain_labels
 from circle.learner import NotLearnedError
 from circle.machine import run_jobs, usable_device
-from circle.method import Images, Step, Task
+from circle.method import Step, Task, TaskImages
 
 SCORING_BATCH = 256
 MIN_WIDTH_FOR_THREADS = 16  # channels of the first layer below which a step is too little work for several threads
@@ -255,7 +255,7 @@ class TrainedMethod(ABC, Generic[Settings]):
         self._run(data)
 
     @torch.no_grad()
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: TaskImages) -> Tensor:
         """Scores of all classes seen so far, [N, len(classes)]."""
         if not self._classes:
             raise NotLearnedError(f"{self.config.name} has not learned anything yet")
@@ -361,7 +361,7 @@ class TrainedMethod(ABC, Generic[Settings]):
         network = network if network is not None else self.network.eval()
         return torch.cat([network(self.inputs(part, augmented=False)) for part in pixels.split(SCORING_BATCH)])
 
-    def image_features(self, images: Images, part: slice) -> Tensor:
+    def image_features(self, images: TaskImages, part: slice) -> Tensor:
         """f(x) of a part of what is to be scored, [B, d]."""
         pixels = channels_first(np.asarray(images[part]))
         self._check(pixels)

@@ -14,7 +14,7 @@ from circle.benchmark.metrics import StreamRecord, count_correct
 from circle.data.digits import DigitsSplit, load_digits_images
 from circle.data.tasks import split_tasks
 from circle.learner import CircleClassifier
-from circle.method import CircleMethod, Images, Method, Task, predict
+from circle.method import CircleMethod, Method, Task, TaskImages, predict
 
 TASKS = 5
 CIRCLE, CLASS_MEAN, NETWORK = "CIRCLE", "nearest class mean", "fine-tuned network"
@@ -41,7 +41,7 @@ class ClassMeanView(CircleMethod):
         # Not once at the start: an empty classifier has no statistics yet that a view could share.
         self.view = self.classifier.with_head("ncm")
 
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: TaskImages) -> Tensor:
         return CircleMethod(self.view).scores(images)
 
 

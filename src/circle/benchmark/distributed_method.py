@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circle.data.datasets import Dataset, ImageSet, shares
-from circle.data.views import ImageView
+from circle.data.datasets import Dataset
+from circle.data.images import Images, Subset
 from circle.distributed.communicator import Communicator
 from circle.distributed.environment import Sharding
 from circle.distributed.shards import Shard, make_shard, new_contents
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.learner import CircleClassifier
-from circle.method import CircleMethod, Images, Task
+from circle.method import CircleMethod, Task, TaskImages
 
 
 class DistributedCircle(CircleMethod):
@@ -41,12 +41,12 @@ class DistributedCircle(CircleMethod):
         super().__init__(shard.model)
         self.shard, self.ranks = shard, shard.ranks
         self._sets = {"train": dataset.train, "test": dataset.test}
-        self._own = {name: shares(images, shard.image_parts)[shard.image_part] for name, images in self._sets.items()}
+        self._own = {name: images.shard(shard.image_part, shard.image_parts) for name, images in self._sets.items()}
         for name, images in self._sets.items():
             if len(images) < shard.image_parts:
                 self.ranks.fail(f"{dataset.name}: {len(images)} {name} images for {self.ranks.world_size} processes")
 
-    def own_images(self, dataset: Dataset) -> tuple[ImageSet, ImageSet]:
+    def own_images(self, dataset: Dataset) -> tuple[Images, Images]:
         return self._own["train"], self._own["test"]
 
     @classmethod
@@ -64,7 +64,7 @@ class DistributedCircle(CircleMethod):
     def learn(self, task: Task) -> None:
         self._on_all_ranks("learn", task.images)
 
-    def scores(self, images: Images) -> Tensor:
+    def scores(self, images: TaskImages) -> Tensor:
         return self._on_all_ranks("scores", images)
 
     def state_dict(self) -> dict[str, Any]:
@@ -80,11 +80,11 @@ class DistributedCircle(CircleMethod):
         """Let the other ranks go."""
         self._send({"call": "end", "stopped": stopped}, {})
 
-    def _on_all_ranks(self, call: str, images: Images | None = None, state: Mapping[str, Any] | None = None) -> Any:
+    def _on_all_ranks(self, call: str, images: TaskImages | None = None, state: Mapping[str, Any] | None = None) -> Any:
         """Have all ranks do their part of a call; rank zero's result."""
         header, tensors = {"call": call}, {}
         if images is not None:
-            if not isinstance(images, ImageView):
+            if not isinstance(images, Subset):
                 raise CircleError("images that are in no data set: several processes know those of the data set alone")
             header["set"] = next(name for name, each in self._sets.items() if each is images.source)
             tensors["indices"] = torch.from_numpy(images.indices)
@@ -120,10 +120,10 @@ class DistributedCircle(CircleMethod):
             case _:
                 return self.shard.parameter_count()
 
-    def _view(self, name: str, indices: np.ndarray) -> ImageView:
+    def _view(self, name: str, indices: np.ndarray) -> Subset:
         """This rank's images among those at ``indices`` of a set."""
         parts, part = self.shard.image_parts, self.shard.image_part
-        return ImageView(self._own[name], indices[indices % parts == part] // parts)
+        return Subset(self._own[name], indices[indices % parts == part] // parts)
 
     def _learn(self, name: str, indices: np.ndarray) -> None:
         view = self._view(name, indices)
@@ -138,7 +138,7 @@ class DistributedCircle(CircleMethod):
         none = torch.zeros(0, len(self.classes), dtype=torch.float64)
         return self.shard.gather_images(lambda: CircleMethod.scores(self, view) if len(view) else none, indices)
 
-    def _head_probabilities(self, images: Images, part: slice) -> Tensor:
+    def _head_probabilities(self, images: TaskImages, part: slice) -> Tensor:
         own = super()._head_probabilities
         return self.shard.gather_groups(lambda: own(images, part))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from circle.data.decode import ImageConfig
-from circle.data.sources import Sample, Source
+from circle.data.images import DuplicateFinder, Images, Sample
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import ordered
@@ -33,6 +32,8 @@ class Evaluation:
         Why images were left out, one reason each.
     unknown_classes
         Classes in the data that the model never learned.
+    duplicates
+        Pictures that are in two classes.
     """
 
     confusion: Counter[tuple[Hashable, Hashable]] = field(default_factory=Counter)
@@ -40,6 +41,7 @@ class Evaluation:
     near: Counter[Hashable] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     unknown_classes: list[Hashable] = field(default_factory=list)
+    duplicates: DuplicateFinder = field(default_factory=DuplicateFinder)
 
     @property
     def total(self) -> int:
@@ -83,33 +85,16 @@ class Evaluation:
         return sorted(wrong, key=lambda row: (-row[2], str(row[0]), str(row[1])))[:number]
 
 
-def readable_tiles(
-    samples: Iterable[Sample], image: ImageConfig, unreadable: Callable[[str], None]
-) -> Iterator[tuple[list[Sample], torch.Tensor]]:
-    """Readable samples with their pixels, uint8 [B, C, H, W]; the reason of each unreadable one goes elsewhere."""
-    tile: list[tuple[Sample, np.ndarray]] = []
-
-    def stacked() -> Iterator[tuple[list[Sample], torch.Tensor]]:
-        if tile:
-            yield [sample for sample, _ in tile], torch.from_numpy(np.stack([pixels for _, pixels in tile]))
-            tile.clear()
-
-    for sample in samples:
-        try:
-            tile.append((sample, sample.pixels(image)))
-        except UnreadableImageError as error:
-            unreadable(str(error))
-        if len(tile) == IMAGES_PER_TILE:
-            yield from stacked()
-    yield from stacked()
-
-
 def probabilities(
-    model: ImageClassifier, samples: Iterable[Sample], unreadable: Callable[[str], None]
-) -> Iterator[tuple[Sample, np.ndarray]]:
-    """Each readable sample with its probabilities [C]; the reason of each unreadable one goes to ``unreadable``."""
-    for tile, pixels in readable_tiles(samples, model.input_config(), unreadable):
-        yield from zip(tile, model.predict_proba(pixels), strict=True)
+    model: ImageClassifier,
+    images: Images,
+    unreadable: Callable[[str], None],
+    inspect: Callable[[Sample], None] | None = None,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The position of each readable image with its probabilities [C]; the reason of each other to ``unreadable``."""
+    batches = images.readable_batches(model.input_config(), IMAGES_PER_TILE, unreadable, inspect=inspect)
+    for positions, pixels in batches:
+        yield from zip(positions.tolist(), model.predict_proba(torch.from_numpy(pixels)), strict=True)
 
 
 def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -> list[tuple[Hashable, float]]:
@@ -124,23 +109,36 @@ def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -
 
 def evaluate(
     model: ImageClassifier,
-    source: Source,
+    images: Images,
     report: Callable[[Evaluation], None] = lambda evaluation: None,
     *,
     top_k: int = 1,
+    strict: bool = False,
 ) -> Evaluation:
-    """Accuracy and confusions on labelled images. Classes that the model does not know count as wrong."""
+    """Accuracy and confusions on labelled images. Classes that the model does not know count as wrong.
+
+    With ``strict`` an image that cannot be read, and a picture that is in two classes, is an error.
+    """
     result = Evaluation(top_k=top_k)
     labels = model.classes_.tolist()
     known = set(labels)
-    result.unknown_classes = [label for label in source.labels if label not in known]
-    for sample, values in probabilities(model, source, result.unreadable.append):
+    result.unknown_classes = [label for label in images.counts if label not in known]
+
+    def unreadable(why: str) -> None:
+        if strict:
+            raise UnreadableImageError(why)
+        result.unreadable.append(why)
+
+    for position, values in probabilities(model, images, unreadable, result.duplicates.add):
         best = [label for label, _ in most_probable(labels, values, top_k)]
-        result.confusion[sample.label, best[0]] += 1
-        result.near[sample.label] += sample.label in best
+        true = images.label(position)
+        result.confusion[true, best[0]] += 1
+        result.near[true] += true in best
         report(result)
     if not result.total:
         raise CircleError(
-            f"{source.path}: none of {counted(len(source), 'image')} is readable ({result.unreadable[0]})"
+            f"{images.path}: none of {counted(len(images), 'image')} is readable ({result.unreadable[0]})"
         )
+    if strict:
+        result.duplicates.check()
     return result

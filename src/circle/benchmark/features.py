@@ -7,20 +7,26 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from circle.config import Config
-from circle.data.datasets import ImageSet
+from circle.data.datasets import Dataset
+from circle.data.images import Images
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
 from circle.files import atomic_path
+from circle.learner import CircleClassifier
+from circle.method import CircleMethod, Method
 from circle.runtime.weights import FEATURE_VERSION
 
-BATCH = 256
+IMAGES_PER_BATCH = 256
+
+OnImages = Callable[[str, int, int], None]  # told what is extracted, how many images are done, and of how many
 
 
 class FeatureStore:
@@ -28,6 +34,11 @@ class FeatureStore:
 
     The name of a file is a digest of all that its content depends on: extractor config, image shape, seed, grid rules
     and the data's fingerprint. Files appear when they are complete; a damaged one is made anew.
+
+    Parameters
+    ----------
+    folder
+        Where the files are; made where it is missing. It may be deleted at any time between runs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,7 +46,7 @@ class FeatureStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def group_features(
-        self, group: Group, images: ImageSet, report: Callable[[int], None] = lambda done: None
+        self, group: Group, images: Images, report: Callable[[int], None] = lambda done: None
     ) -> tuple[list[np.ndarray], float]:
         """The integer features [N, size] of each member of a group, and the seconds it once took to compute them."""
         if not group.quantise:
@@ -50,7 +61,7 @@ class FeatureStore:
             start += member.size
         return parts, seconds
 
-    def path(self, config: Config, shape: ImageShape, seed: int, images: ImageSet) -> Path:
+    def path(self, config: Config, shape: ImageShape, seed: int, images: Images) -> Path:
         """The file of one member's features of an image set."""
         key = {
             "version": FEATURE_VERSION,
@@ -64,7 +75,7 @@ class FeatureStore:
         return self.folder / f"{config.name}-{digest}.npy"
 
     def _member_features(
-        self, member: Extractor, grid: Grid, images: ImageSet, report: Callable[[int], None]
+        self, member: Extractor, grid: Grid, images: Images, report: Callable[[int], None]
     ) -> tuple[np.ndarray, float]:
         path = self.path(member.config, member.shape, member.seed, images)
         shape = (len(images), member.size)
@@ -79,7 +90,7 @@ class FeatureStore:
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             done = 0
-            for batch in images.batches(np.arange(len(images)), BATCH):
+            for batch in images.batches(np.arange(len(images)), IMAGES_PER_BATCH):
                 pixels = torch.from_numpy(np.ascontiguousarray(batch)).permute(0, 3, 1, 2).to(grid.scale.device)
                 file.write(grid.quantise(member.features(pixels)).cpu().numpy().tobytes())
                 done += len(batch)
@@ -112,3 +123,22 @@ def check_disk(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free * 0.95:
         raise CircleError(f"{folder}: {needed / 1e9:.2f} GB of features do not fit, {free / 1e9:.2f} GB are free")
+
+
+def cache_features(method: Method, dataset: Dataset, store: FeatureStore, on_images: OnImages) -> None:
+    """Compute, or find, the features of all images for a method with frozen extractors."""
+    if not isinstance(method, CircleMethod):
+        return
+    for split, images in zip(("training", "test"), method.own_images(dataset), strict=True):
+        features, seconds = features_of(method.classifier, images, store, partial(on_images, split))
+        method.use_features(images, features, seconds)
+
+
+def features_of(
+    classifier: CircleClassifier, images: Images, store: FeatureStore, report: Callable[[int, int], None]
+) -> tuple[list[list[np.ndarray]], float]:
+    """Features of all images of a set: for each group, for each member, integers [N, size]; and what they once took."""
+    found = [
+        store.group_features(group, images, lambda done: report(done, len(images))) for group in classifier.groups_
+    ]
+    return [parts for parts, _ in found], sum(seconds for _, seconds in found)

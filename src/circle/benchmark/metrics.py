@@ -34,11 +34,17 @@ DEFINITIONS: dict[str, str] = {
 class StreamRecord:
     """The counts of one run and every metric that follows from them.
 
-    correct: integers [T, C], right answers on class c (position in class order) after task t; 0 where c is
-        yet to come.
-    total: integers [C], test images of each class.
-    tasks: the classes of each task, in class order (what ``split_tasks`` returns); tasks may differ in size.
+    Parameters
+    ----------
+    correct
+        Integers [T, C], right answers on class c (position in class order) after task t; 0 where c is yet to come.
+    total
+        Integers [C], test images of each class.
+    tasks
+        The classes of each task, in class order (what ``split_tasks`` returns); tasks may differ in size.
 
+    Examples
+    --------
     >>> correct, total = np.array([[8, 10, 0], [7, 8, 5]]), np.array([10, 10, 20])
     >>> record = StreamRecord(correct, total, [["cat", "dog"], ["owl"]])
     >>> record.accuracy_after_task
@@ -61,14 +67,15 @@ class StreamRecord:
     def _check(self) -> None:
         sizes = [len(task) for task in self.tasks]
         if not sizes or 0 in sizes:
-            raise CircleError(f"tasks of {sizes} classes: expected at least one task and one class in each")
+            found = ", ".join(map(str, sizes)) or "no"
+            raise CircleError(f"tasks of {found} classes: expected at least one task and one class in each")
         if len(set(self.class_order)) != len(self.class_order):
             raise CircleError("a class appears in two tasks: expected every class once")
         expected = (len(sizes), sum(sizes))
         if self.correct.shape != expected or self.total.shape != expected[1:]:
             raise CircleError(
-                f"correct of shape {self.correct.shape} and total of shape {self.total.shape}: "
-                f"expected {expected} and {expected[1:]} for these tasks"
+                f"correct of shape {list(self.correct.shape)} and total of shape {list(self.total.shape)}: "
+                f"expected {list(expected)} and {list(expected[1:])} for these tasks"
             )
         if (self.total == 0).any():
             raise CircleError(f"class {self.class_order[int(np.argmin(self.total))]!r} has no test images")

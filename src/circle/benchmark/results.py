@@ -1,7 +1,8 @@
 """The record of a run: a folder with ``run.json`` (what was run, where) and ``rows.jsonl`` (what came of it).
 
 Rows are appended and never changed. A row is an evaluation: after so many classes of the class order, so many
-right answers on each. Every metric follows from these counts, so nothing else is stored twice.
+right answers on each. Every metric follows from these counts, so nothing else is stored twice. While the run is under
+way, ``state.safetensors`` holds the method's state, from which a killed run is resumed.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 import circle
+from circle import files
 from circle.benchmark.metrics import StreamRecord
 from circle.data.tasks import task_sizes
 from circle.distributed.environment import world_size
 from circle.errors import CircleError
 from circle.files import atomic_path
+from circle.labels import decode_labels, encode_labels
 
-INFO, ROWS, CONFUSION = "run.json", "rows.jsonl", "confusion.csv"
+INFO, ROWS, CONFUSION, STATE = "run.json", "rows.jsonl", "confusion.csv", "state.safetensors"
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,25 @@ class Row:
 class Run:
     """One method with one seed on one data set, evaluated wherever one of its task splits ends a task.
 
-    ``info`` holds, as plain data: ``method`` (its registered name), ``label`` (how reports call it), ``preset``,
-    ``dataset``, ``tasks`` (list of specifications such as "20"), ``seed``, ``class_order_seed``, ``class_order``
-    (class names), ``test_images`` (per class, in class order), ``config`` (resolved), ``command``, ``started``,
-    ``versions``, ``commit``, ``machine``; for a run of a study ``study`` (its name, variant, budget, the settings
-    selected and their accuracy on held-back training images); and once it ended ``finished``,
-    ``peak_memory_bytes``, ``parameters`` (learnable, fixed, generated) and, where it was stopped before its end,
-    ``stopped`` with the reason.
+    Attributes
+    ----------
+    folder
+        Where the record is.
+    info
+        Plain data: ``method`` (its registered name), ``label`` (how reports call it), ``preset``, ``dataset``,
+        ``tasks`` (list of specifications such as "20"), ``seed``, ``class_order_seed``, ``class_order`` (class
+        names), ``test_images`` (per class, in class order), ``config`` (resolved), ``command``, ``started``,
+        ``versions``, ``commit``, ``machine``; for a run of a study ``study`` (its name, variant, budget, the settings
+        selected and their accuracy on held-back training images); and once it ended ``finished``,
+        ``peak_memory_bytes``, ``parameters`` (learnable, fixed, generated) and, where it was stopped before its end,
+        ``stopped`` with the reason.
+    rows
+        The evaluations so far.
+
+    Examples
+    --------
+    ``run.record("20").final_accuracy`` is the accuracy after the last of 20 tasks, ``run.seconds("20")[-1]`` what
+    learning and evaluating took until then.
     """
 
     folder: Path
@@ -74,7 +90,7 @@ class Run:
         by_end = {row.classes_seen: row for row in self.rows}
         reached = [int(end) for end in ends if int(end) in by_end]
         if not reached or reached != [int(end) for end in ends[: len(reached)]]:
-            raise CircleError(f"{self.folder}: no rows for {tasks} tasks")
+            raise CircleError(f"{self.folder}: no rows for the split {tasks}")
         seen = reached[-1]
         order = self.info["class_order"][:seen]
         starts = [0, *reached[:-1]]
@@ -181,6 +197,17 @@ def read_runs(folders: Iterable[Path]) -> list[Run]:
     return list(found.values())
 
 
+def check_folder(path: Path | str | None) -> None:
+    """Say now, not after the work, that a folder for results, which is made where it is missing, cannot be one."""
+    if path is None:
+        return
+    whole = Path(path).absolute()
+    nearest = next(each for each in (whole, *whole.parents) if each.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        what = "is a file" if nearest.is_file() else "cannot be written to"
+        raise CircleError(f"{path}: cannot be a folder for results: {nearest} {what}; expected a folder, or a new name")
+
+
 def environment() -> dict[str, Any]:
     """Versions, commit and machine, for the record."""
     return {
@@ -229,3 +256,90 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor()
+
+
+def save_state(path: Path, state: dict[str, Any], progress: dict[str, Any]) -> None:
+    """Write a nested dictionary of tensors and plain data, and how far the run had come."""
+    plain, tensors = split_tensors(state)
+    files.write(path, tensors, {"plain": plain, "progress": progress})
+
+
+def load_state(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inverse of :func:`save_state`."""
+    tensors, header = files.read(path)
+    return join_tensors(header["plain"], tensors), header["progress"]
+
+
+def split_tensors(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A state as what JSON can hold, and tensors by their dotted path."""
+    return _plain(state), tensors_of(state, {})
+
+
+def tensors_of(state: dict[str, Any], found: dict[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """All tensors of a nested dictionary by their dotted path; whole numbers take the smallest type that holds them."""
+    for name, value in state.items():
+        if isinstance(value, dict):
+            tensors_of(value, found, f"{prefix}{name}.")
+        elif isinstance(value, Tensor):
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """The skeleton of a state: tensors become a mark, lists of labels their JSON form."""
+    result: dict[str, Any] = {}
+    for name, value in state.items():
+        if isinstance(value, dict):
+            result[name] = {"dict": _plain(value)}
+        elif isinstance(value, Tensor):
+            result[name] = {"tensor": True}
+        elif isinstance(value, list):
+            result[name] = {"labels": encode_labels(value)}
+        else:
+            result[name] = {"value": value}
+    return result
+
+
+def join_tensors(plain: dict[str, Any], tensors: dict[str, Tensor], prefix: str = "") -> dict[str, Any]:
+    """Inverse of :func:`split_tensors`."""
+    result: dict[str, Any] = {}
+    for name, entry in plain.items():
+        (kind, value), *_ = entry.items()
+        if kind == "dict":
+            result[name] = join_tensors(value, tensors, f"{prefix}{name}.")
+        elif kind == "tensor":
+            result[name] = tensors[f"{prefix}{name}"]
+        else:
+            result[name] = decode_labels(value) if kind == "labels" else value
+    return result
+
+
+def same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two states are equal to the last bit."""
+    mine, theirs = tensors_of(one, {}), tensors_of(other, {})
+    return (
+        _plain(one) == _plain(other)
+        and mine.keys() == theirs.keys()
+        and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    )
+
+
+class TensorBoardLog:
+    """The course of a run for TensorBoard, an extra: accuracy and seconds against the number of classes seen."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError as error:
+            raise CircleError("--tensorboard needs an extra: pip install circle-cil[tensorboard]") from error
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def row(self, row: Row, accuracy: float) -> None:
+        """One evaluation."""
+        self._writer.add_scalar("accuracy/all classes seen", accuracy, row.classes_seen)
+        self._writer.add_scalar("seconds/learning", row.learning_seconds, row.classes_seen)
+        self._writer.add_scalar("seconds/evaluation", row.evaluation_seconds, row.classes_seen)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

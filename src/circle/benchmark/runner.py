@@ -1,10 +1,10 @@
-"""Run one method through a stream of tasks: learn, evaluate, write down, and go on after a kill."""
+"""Run one method through a stream of tasks: learn, evaluate, write down, and resume after a kill."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,23 +12,39 @@ from typing import Any
 import numpy as np
 
 from circle.benchmark import results
-from circle.benchmark.results import Row, Run
-from circle.benchmark.state import load_state, save_state
-from circle.data.datasets import Dataset, ImageSet
-from circle.data.tasks import class_order, task_sizes
-from circle.data.views import ImageView
+from circle.benchmark.results import STATE, Row, Run, TensorBoardLog, load_state, save_state
+from circle.data.tasks import Stream, boundaries
 from circle.errors import CircleError
 from circle.extractors import ParameterCount
 from circle.method import Method, Step, Steps, Task
 
 
-@dataclass
 class Progress:
-    """What a progress bar wants to know; all methods do nothing unless replaced."""
+    """What a display of runs is told; every method does nothing unless overridden."""
 
-    stages: Callable[[int, int], None] = lambda done, total: None
-    step: Callable[[Step], None] = lambda step: None
-    row: Callable[[Row, float], None] = lambda row, accuracy: None
+    def begin(self, label: str, seed: int) -> None:
+        """A run begins that is not finished yet."""
+
+    def needs(self, memory: int, disk: int, seconds: float | None) -> None:
+        """What the run will take at most, before it takes it: bytes, and seconds of learning where they were timed."""
+
+    def features(self, what: str, done: int, total: int) -> None:
+        """So many of the ``what`` (training or test) images have their features."""
+
+    def tasks(self, done: int, total: int) -> None:
+        """So many of the tasks of all splits are learned."""
+
+    def step(self, step: Step) -> None:
+        """A method that trains in steps has made one."""
+
+    def row(self, row: Row, accuracy: float) -> None:
+        """The method was tested: share of right answers on all classes seen."""
+
+    def end(self) -> None:
+        """The run that was begun is over, well or not."""
+
+    def finished(self, run: Run) -> None:
+        """A run as it is on record, done now or earlier."""
 
 
 class Saver:
@@ -87,9 +103,6 @@ class Watch:
         raise LeaveRunError(f"time limit of {self.time_limit:g} s of learning reached{where}" if late else "")
 
 
-STATE = "state.safetensors"
-
-
 @dataclass(frozen=True)
 class Plan:
     """What to run: the same plan gives the same numbers."""
@@ -106,39 +119,6 @@ class Plan:
     budget: float | None = None  # seconds that the config's epochs were fitted to; a remark, too
 
 
-@dataclass
-class Stream:
-    """A data set in the order in which its classes come."""
-
-    dataset: Dataset
-    order: list[int]  # label indices in class order
-    names: list[str] = field(init=False)
-    test_images: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.names = [self.dataset.classes[index] for index in self.order]
-        counts = np.bincount(self.dataset.test.labels, minlength=len(self.order))
-        self.test_images = counts[self.order].tolist()
-        if 0 in self.test_images:
-            raise CircleError(
-                f"{self.dataset.name}: class {self.names[self.test_images.index(0)]!r} has no test images"
-            )
-
-    @classmethod
-    def of(cls, dataset: Dataset, class_order_seed: int) -> Stream:
-        return cls(dataset, class_order(range(len(dataset.classes)), class_order_seed))
-
-    def view(self, images: ImageSet, start: int, stop: int) -> tuple[ImageView, np.ndarray]:
-        """Images of the classes start to stop of the order, as they stand in the set, and their labels."""
-        indices = np.flatnonzero(np.isin(images.labels, self.order[start:stop]))
-        return ImageView(images, indices), images.labels[indices]
-
-
-def boundaries(tasks: Sequence[str], classes: int) -> list[int]:
-    """Numbers of classes after which some split ends a task."""
-    return sorted({int(end) for split in tasks for end in np.cumsum(task_sizes(split, classes))})
-
-
 def run_stream(
     plan: Plan,
     stream: Stream,
@@ -150,20 +130,21 @@ def run_stream(
     confusion: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     time_limit: float | None = None,
+    log: TensorBoardLog | None = None,
 ) -> Run:
     """Take ``method`` through the stream and keep the record in ``folder``.
 
     Every evaluation is appended to the record. The method's state is saved at most every ``save_seconds``, in the
-    middle of a task too where the method learns in steps; a run that was killed goes on from the last saved state, and
+    middle of a task too where the method learns in steps; a run that was killed resumes from the last saved state, and
     its rows after that are made anew: being determined by plan and data, they come out the same. ``confusion`` also
     keeps who was taken for whom at the end. A method that has learned for ``time_limit`` seconds is stopped, and the
-    record says how far it came; with a larger limit it goes on from there.
+    record says how far it came; with a larger limit it resumes from there.
     """
     progress = progress or Progress()
     ends = boundaries(plan.tasks, len(stream.order))
     run = _open_run(plan, stream, folder)
     if run.complete:
-        progress.stages(len(ends), len(ends))
+        progress.tasks(len(ends), len(ends))
         return run
     seen, learning, evaluation, samples, begun = _resume(run, method)
     saver = Saver(folder / STATE, method, save_seconds)
@@ -175,7 +156,7 @@ def run_stream(
         watch.begin_task(seen, learning, begun)
         try:
             watch.look()
-            progress.stages(ends.index(end), len(ends))
+            progress.tasks(ends.index(end), len(ends))
             cached = getattr(method, "cached_seconds", 0.0)
             started = time.perf_counter() - begun
             samples += _learn(method, stream, seen, end)
@@ -194,12 +175,15 @@ def run_stream(
         row = Row(end, correct, samples, learning, evaluation)
         results.append_row(folder, row)
         run.rows.append(row)
-        progress.row(row, sum(correct) / sum(stream.test_images[:end]))
+        accuracy = sum(correct) / sum(stream.test_images[:end])
+        progress.row(row, accuracy)
+        if log is not None:
+            log.row(row, accuracy)
         if confusion and end == ends[-1]:
             results.write_confusion(folder, stream.dataset.classes, labels, predicted)
         if end != ends[-1]:
             saver.save_if_due(seen)
-    progress.stages(len(ends), len(ends))
+    progress.tasks(len(ends), len(ends))
     _close(run, method)
     (folder / STATE).unlink(missing_ok=True)
     return run
@@ -256,7 +240,8 @@ def _open_run(plan: Plan, stream: Stream, folder: Path) -> Run:
         run = results.read_run(folder)
         for name, value in identity.items():
             if run.info.get(name) != value:
-                raise CircleError(f"{folder}: holds a run with another {name}; choose another --output")
+                what = "on other images" if name == "data" else f"with another {name.replace('_', ' ')}"
+                raise CircleError(f"{folder}: holds a run {what}; choose another folder for the output")
         return run
     folder.mkdir(parents=True, exist_ok=True)
     info = {

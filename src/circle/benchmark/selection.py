@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from circle.data.hold_out import hold_out
 from circle.errors import CircleError, NotDefiniteError
 from circle.files import atomic_path
 from circle.heads import HeadConfig
@@ -27,8 +28,8 @@ from circle.learner import CircleClassifier
 from circle.registry import resolve
 
 FILE = "selection.json"
-TILE = 1024  # images learned or scored together
-SHARE = 0.2
+MAX_BATCH = 1024  # images learned or scored at a time
+VALIDATION_SHARE = 0.2
 
 Features = Sequence[Sequence[np.ndarray]]  # for each group, for each member, integers [N, size]; may be mapped files
 
@@ -95,26 +96,6 @@ class Choice:
         )
 
 
-def validation_split(labels: np.ndarray, share: float = SHARE, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Positions to learn from and positions held back, both ascending: of every class about ``share`` is held back.
-
-    A class of two images or more has at least one on either side; an only image is learned. Depends on labels,
-    share and seed alone.
-    """
-    if not 0 < share < 1:
-        raise CircleError(f"validation share {share}: expected more than 0 and less than 1")
-    random = np.random.Generator(np.random.PCG64(seed))
-    held: list[np.ndarray] = []
-    for label in np.unique(labels):
-        positions = np.flatnonzero(labels == label)
-        count = min(max(1, round(share * len(positions))), len(positions) - 1)
-        held.append(random.permutation(positions)[:count])
-    validation = np.sort(np.concatenate(held)) if held else np.zeros(0, dtype=np.int64)
-    if not len(validation):
-        raise CircleError("nothing can be held back to choose settings on: no class has two images")
-    return np.setdiff1d(np.arange(len(labels)), validation), validation
-
-
 def candidate_settings(config: HeadConfig) -> list[dict[str, float]]:
     """All combinations of the settings that a head wants to be tried with, but for the temperature."""
     wanted = config.candidates()
@@ -126,7 +107,7 @@ def choose_head(
     features: Features,
     labels: np.ndarray,
     *,
-    share: float = SHARE,
+    share: float = VALIDATION_SHARE,
     seed: int = 0,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Choice:
@@ -142,7 +123,7 @@ def choose_head(
         raise CircleError("settings are chosen from a fresh classifier: this one has learned something")
     config = resolve("head", classifier.head)
     assert isinstance(config, HeadConfig)
-    train, validation = validation_split(labels, share, seed)
+    train, validation = hold_out(labels, share, seed=seed)
     temperatures = config.temperatures() if classifier.groups > 1 else (config.temperature,)
     candidates = candidate_settings(config)
     learner = classifier.copy()
@@ -191,8 +172,8 @@ def correct_answers(
 
 def tiles(features: Features, positions: np.ndarray) -> Iterator[tuple[np.ndarray, list[Tensor]]]:
     """Positions and their features, one tensor [B, size] per group, a tile at a time."""
-    for start in range(0, len(positions), TILE):
-        part = positions[start : start + TILE]
+    for start in range(0, len(positions), MAX_BATCH):
+        part = positions[start : start + MAX_BATCH]
         yield part, [torch.cat([torch.from_numpy(member[part]) for member in group], 1) for group in features]
 
 

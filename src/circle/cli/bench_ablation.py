@@ -4,57 +4,46 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from circle.benchmark.features import FeatureStore
-from circle.benchmark.results import Run
-from circle.benchmark.runner import Stream
-from circle.benchmark.selection import SHARE, Choice
+from circle.benchmark.experiment import StoppedError, feature_store, open_dataset, seed_numbers
+from circle.benchmark.jobs import Estimate
+from circle.benchmark.results import check_folder
+from circle.benchmark.selection import VALIDATION_SHARE, Choice
 from circle.cli import command_line, console
-from circle.cli.bench_runs import STOPPED, base_model, numbers, run_job, stage_bars, summaries
+from circle.cli.bench_shared import STOPPED, DatasetName, RunBars, stage_bars
 from circle.cli.flags import ModelFlags
-from circle.data.datasets import load_dataset
-from circle.data.fetching import cache_folder
-from circle.errors import CircleError
+from circle.data.tasks import Stream
+from circle.errors import CircleError, counted
 from circle.paper import ablations
-from circle.paper.ablations import (
-    Projection,
-    StudyRequest,
-    Variant,
-    ensemble_study,
-    extractor_study,
-    head_study,
-    with_file,
-)
 from circle.report import tables as report_tables
 from circle.report.studies import collect_studies, shown_settings, study_table
 
-LOG_WIDTH = 150
+LOG_WIDTH = 150  # columns of a table in a file, which has no edge that it could hit
 STUDY_PRESET = "reservoir"  # the paper's studies are of BiRC2D, whatever the default model is
 
 
 def ablation(
-    study: Literal["extractor", "head", "ensemble"],
+    study: ablations.Name,
     /,
     *,
-    dataset: str,
     tasks: Annotated[list[str], Parameter(consume_multiple=True, negative=())],
+    dataset: DatasetName = None,  # pyright: ignore[reportInvalidTypeForm]
+    data: Annotated[Path | None, Parameter(negative=())] = None,
     seeds: str = "0",
     output: Path = Path("results"),
     variants: Annotated[Path | None, Parameter(negative=())] = None,
     only: Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())] = None,
     head_size: int = 1024,
-    projection: Projection = "linear",
+    projection: ablations.Projection = "linear",
     budget: int = 16,
     member_size: int = 512,
     all_splits: Annotated[bool, Parameter(negative=())] = False,
-    validation: float = SHARE,
-    data_path: Path | None = None,
+    validation: float = VALIDATION_SHARE,
     class_order_seed: int = 0,
     cache: Annotated[Path | None, Parameter(negative=())] = None,
     workers: int = 0,
@@ -66,10 +55,12 @@ def ablation(
     ----------
     study
         extractor (all of them under SLDA), head (all of them on BiRC2D) or ensemble (k heads of m members, k m fixed).
-    dataset
-        Name of a data set (`circle data list`).
     tasks
         Numbers of equal tasks, such as 20, or sizes such as 50+50x1.
+    dataset
+        Name of a data set (`circle data list`).
+    data
+        Images of your own, as `circle learn` takes them; with --dataset: where that one is, if not in the cache folder.
     seeds
         Replicates, such as 0-4. Replicate r has the model seed r k m, so that no two of them share an extractor.
     output
@@ -90,8 +81,6 @@ def ablation(
         In the ensemble study all ways to share out the extractors instead of three.
     validation
         Share of the training images of every class that is held back to choose the head's settings.
-    data_path
-        Where the data set is, if not in the cache folder.
     class_order_seed
         Seed of the class order; it never touches the model.
     cache
@@ -99,71 +88,74 @@ def ablation(
     workers
         Processes that decode image files; 0 decodes in this one.
     """
-    out, err = console.output(), console.messages()
-    console.check_folder(output)
-    console.check_folder(cache)
     flags = settings or ModelFlags()
     flags = replace(flags, preset=flags.preset or STUDY_PRESET)
-    base = base_model(flags, dataset)
     if flags.seed is not None or flags.quantise is False:
         raise CircleError("a study takes its model seeds from --seeds, and quantised features: leave out --seed")
-    if variants and study != "extractor":
-        raise CircleError("--variants is for the extractor study")
-    sizes = {"groups": flags.groups or 2, "members": flags.members or 1, "head_size": head_size}
-    if study == "ensemble":
-        if flags.groups or flags.members:
-            raise CircleError("the ensemble study varies --groups and --members itself: give --budget instead")
-        made = ensemble_study(base, extractors=budget, size=member_size, projection=projection, all_splits=all_splits)
-    elif study == "head":
-        made = head_study(base, **sizes, projection=projection)
-    else:
-        made = extractor_study(dataset, base, str(flags.preset), **sizes, projection=projection)
-        made = with_file(made, variants) if variants else made
-    request = StudyRequest(
-        made.only(only) if only else made,
-        tuple(tasks),
-        numbers(seeds),
-        validation,
-        flags.preset,
-        class_order_seed,
-        command_line(),
-        output,
+    if study == "ensemble" and (flags.groups or flags.members):
+        raise CircleError("the ensemble study varies --groups and --members itself: give --budget instead")
+    check_folder(output)
+    made = ablations.make_study(
+        study,
+        flags.new_model(dataset),
+        dataset=dataset or "",
+        preset=str(flags.preset),
+        sizes={"groups": flags.groups or 2, "members": flags.members or 1, "head_size": head_size},
+        projection=projection,
+        budget=budget,
+        member_size=member_size,
+        all_splits=all_splits,
+        variants=variants,
+        only=only or (),
     )
-    images = load_dataset(dataset, path=data_path, image_size=flags.image_size, workers=workers)
-    return _run(
-        request, Stream.of(images, class_order_seed), FeatureStore(cache or cache_folder() / "features"), out, err
+    request = ablations.StudyRequest(
+        study=made,
+        tasks=tuple(tasks),
+        replicates=seed_numbers(seeds),
+        share=validation,
+        preset=flags.preset,
+        class_order_seed=class_order_seed,
+        command=command_line(),
+        output=output,
     )
-
-
-def _run(request: StudyRequest, stream: Stream, store: FeatureStore, out: Console, err: Console) -> int:
-    """All variants of a study, one after the other."""
-    needed = ablations.check(request, stream, store)
-    err.print(
-        f"{request.study.name} study, {len(request.study.variants)} variants: about {console.size(needed.memory)} of "
-        f"memory, {console.size(needed.disk)} of disk for features",
-        soft_wrap=True,
-    )
-    runs: list[Run] = []
-    for variant in request.study.variants:
-        choice = _choose(request, variant, stream, store, err)
-        chosen = shown_settings(choice.settings, choice.at_the_edge) or "nothing to choose"
-        err.print(f"{variant.label}: {chosen}; {100 * choice.accuracy:.2f} % of held-back images", soft_wrap=True)
-        for job in ablations.study_jobs(request, variant, choice, stream):
-            finished, stopped = run_job(job, stream, store, err)
-            for line in summaries(finished):
-                out.print(line, soft_wrap=True)
-            if stopped:
-                out.print(STOPPED)
-                return 130
-            runs.append(finished)
-    if not out.is_terminal:
-        out.width = max(out.width, LOG_WIDTH)  # a file has no edge that a table could hit
+    images = open_dataset(dataset, data, image_size=flags.image_size, workers=workers)
+    store = feature_store(cache or True)
+    assert store is not None
+    bars = StudyBars(console.output(), console.messages())
+    try:
+        runs = ablations.run_study(request, Stream.of(images, class_order_seed), store, bars)
+    except StoppedError:
+        bars.out.print(STOPPED.format("tasks"))
+        return 130
+    if not bars.out.is_terminal:
+        bars.out.width = max(bars.out.width, LOG_WIDTH)
     for found in collect_studies(runs)[0]:
         table = study_table(found)
-        out.print(_printed(table))
+        bars.out.print(_printed(table))
         for note in table.footnotes:
-            out.print(note, soft_wrap=True)
+            bars.out.print(note, soft_wrap=True)
     return 0
+
+
+class StudyBars(RunBars, ablations.StudyProgress):
+    """The bars of a study's runs, and of the choice of settings before them."""
+
+    def study(self, study: ablations.Study, needed: Estimate) -> None:
+        text = f"{study.name} study, {counted(len(study.variants), 'variant')}: about {console.size(needed.memory)}"
+        self.err.print(f"{text} of memory, {console.size(needed.disk)} of disk for features", soft_wrap=True)
+
+    def choosing(self, variant: ablations.Variant, what: str, done: int, total: int) -> None:
+        if not self.bars.live.is_started:
+            self.bars = stage_bars(self.err)
+            self.bars.start()
+            self.part = self.bars.add_task("", total=None, note="")
+        self.bars.update(self.part, description=f"{variant.label}: {what}", completed=done, total=total)
+
+    def chosen(self, variant: ablations.Variant, choice: Choice) -> None:
+        self.bars.stop()
+        settings = shown_settings(choice.settings, choice.at_the_edge) or "nothing to choose"
+        text = f"{variant.label}: {settings}; {100 * choice.accuracy:.2f} % of held-back images"
+        self.err.print(text, soft_wrap=True)
 
 
 def _printed(table: report_tables.Table) -> Table:
@@ -182,18 +174,3 @@ def _field(entry: report_tables.Entry) -> Text:
     own = Text.assemble((entry.text, styles[entry.mark]), f" ({entry.note})" if entry.note else "")
     paper = Text(f"paper {entry.paper}" if entry.paper else "")
     return Text("\n").join(part for part in (own, paper) if part)
-
-
-def _choose(request: StudyRequest, variant: Variant, stream: Stream, store: FeatureStore, err: Console) -> Choice:
-    """The settings of a variant, with a bar while they are sought."""
-    with stage_bars(err) as bars:
-        bar = bars.add_task(variant.label, total=None, note="")
-        return ablations.chosen_settings(
-            request,
-            variant,
-            stream,
-            store,
-            lambda what, done, total: bars.update(
-                bar, description=f"{variant.label}: {what}", completed=done, total=total
-            ),
-        )

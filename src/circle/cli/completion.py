@@ -1,11 +1,16 @@
-"""circle completion: cyclopts writes the scripts, from the commands as they are."""
+"""circle completion: cyclopts writes the scripts, from the commands as they are.
+
+Presets, methods and data sets are in the scripts; the classes of a model are asked for when the Tab key is pressed.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from cyclopts import App
+from cyclopts.completion import CompletionContext
 from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
 import circle.cli
@@ -14,6 +19,7 @@ from circle.errors import CircleError
 
 app = App(name="completion", help="Complete commands and flags with the Tab key.")
 Shell = Literal["bash", "zsh", "fish"]
+MAX_HEADER = 100_000_000  # bytes, the largest that safetensors allows
 
 
 @app.command
@@ -51,6 +57,34 @@ def install(shell: Shell | None = None, /, *, output: Path | None = None, startu
     path = circle.cli.app.install_completion(shell=shell, output=output, add_to_startup=startup)
     print(f"{path}: completion for {shell}; it is there in every new shell")
     return 0
+
+
+def model_classes(context: CompletionContext) -> list[str]:
+    """The classes of the model that a command line names, for the Tab key."""
+    path = context["model"].raw
+    try:
+        return class_names(Path(str(path)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return []  # whoever runs the command is told what is wrong with the file
+
+
+def class_names(path: Path) -> list[str]:
+    """The classes that stand in the header of a model file.
+
+    Read here without PyTorch, which takes longer to import than anybody waits for a Tab key: eight bytes hold the size
+    of the safetensors header, whose metadata hold that of the model.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(min(size, MAX_HEADER)))
+    return [_shown(label) for label in json.loads(json.loads(header["__metadata__"]["circle"])["classes"])]
+
+
+def _shown(label: Any) -> str:
+    """A class as commands print and take it; labels that are tuples stand in the file as a dictionary."""
+    if isinstance(label, dict):
+        return str(tuple(label["tuple"]))
+    return str(label)
 
 
 def _is_script(path: Path) -> bool:

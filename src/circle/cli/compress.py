@@ -13,7 +13,7 @@ from circle.cli import command_line, console
 from circle.compression import Compression, CompressionConfig, Validation, compress_weights, explore
 from circle.compression.measurement import Timing
 from circle.compression.search import Step, Way, compression_figure
-from circle.data.sources import open_source
+from circle.data.user_images import open_images
 from circle.errors import CircleError, counted
 from circle.files import load
 from circle.heads.scores import Weights
@@ -101,10 +101,11 @@ def compress(
 
 
 def _explored(classifier: ImageClassifier, images: Path, config: CompressionConfig) -> Compression:
-    source, err = open_source(images), console.messages()
+    source, err = open_images(images, "test"), console.messages()
+    console.notes(source.notes, err)
     with console.progress(err) as bar:
         task = bar.add_task("features", total=len(source))
-        validation = Validation.of_source(classifier, source, lambda done: bar.update(task, completed=done))
+        validation = Validation.of_images(classifier, source, lambda done: bar.update(task, completed=done))
     console.skipped(validation.unreadable, err)
     with err.status("compressing") as status:
         return explore(classifier, validation, config, lambda what: status.update(f"compressing: {what}"))

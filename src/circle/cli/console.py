@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,8 +25,6 @@ from rich.text import Text
 
 from circle.distributed import environment
 from circle.errors import CircleError, counted
-from circle.files import atomic_path
-from circle.machine import stop_requests as stop_requests
 
 if TYPE_CHECKING:
     from circle.predictor import ImageClassifier
@@ -96,6 +94,12 @@ def remark(console: Console, mark: str, text: str) -> None:
     console.print(Text.assemble((mark, "yellow"), f" {text}"), soft_wrap=True)
 
 
+def notes(lines: Iterable[str], console: Console) -> None:
+    """What the user should know of how images were read: which part of them, what was ignored."""
+    for line in lines:
+        remark(console, "note", line)
+
+
 def skipped(unreadable: list[str], console: Console, shown: int = 5) -> None:
     """Name the images that could not be read."""
     for reason in unreadable[:shown]:
@@ -109,7 +113,13 @@ def check_writable(path: Path, *, force: bool) -> None:
 
     What exists and is no regular file is never replaced: a rename would put a file in the place of a device.
     """
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+    try:
+        # Trying is the one test that also knows of read-only file systems and of the superuser.
+        with tempfile.TemporaryFile(dir=path.parent):
+            writable = not path.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
         raise CircleError(f"{path}: cannot be written; expected a file in a folder that exists and can be written to")
     # /dev/stdout is a link, and leads to a regular file where the output is redirected to one.
     if path.exists() and (not path.is_file() or path.parent.resolve() == Path("/dev")):
@@ -141,16 +151,6 @@ def is_same_file(one: Path, other: Path) -> bool:
         return one.resolve() == other.resolve()
 
 
-def check_folder(path: Path | None) -> None:
-    """Say now that a folder for results, which is made where it is missing, cannot be one."""
-    if path is None:
-        return
-    nearest = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        what = "is a file" if nearest.is_file() else "cannot be written to"
-        raise CircleError(f"{path}: cannot be a folder for results: {nearest} {what}; expected a folder, or a new name")
-
-
 def picture_kind(plot: Path | None) -> Literal["png", "svg"]:
     """The kind of picture that a file name asks for."""
     suffix = ".png" if plot is None else plot.suffix.lower()
@@ -173,11 +173,15 @@ def check_csv(path: Path | None) -> None:
 
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a table, its headings in the first row, whole or not at all."""
+    from circle.files import atomic_path  # PyTorch takes a while to import, and the Tab key waits for none
+
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
 
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> None:
     """Write plain data whole or not at all."""
+    from circle.files import atomic_path
+
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(facts, indent=2) + "\n")

@@ -15,10 +15,8 @@ from rich.text import Text
 
 from circle import registry
 from circle.cli import console
-from circle.data import fetching
+from circle.data import download
 from circle.data.datasets import load_dataset
-from circle.data.places import place
-from circle.data.unpacking import unpacked_here
 from circle.errors import CircleError, counted
 
 app = App(name="data", help="List, fetch and describe data sets.")
@@ -37,7 +35,7 @@ def list_(*, as_json: AsJson = False) -> int:
     facts = [
         {"name": name, "description": _description(name), "present": present, "where": where}
         for name in registry.list_datasets()
-        for present, where in [place(name)]
+        for present, where in [download.whereabouts(name)]
     ]
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -64,8 +62,10 @@ def fetch(name: str, /) -> int:
         A data set of `circle data list`.
     """
     registry.entry("dataset", name)
-    if name not in fetching.DOWNLOADS:
-        raise CircleError(f"{name}: nothing to fetch: {place(name)[1]}; expected {', '.join(fetching.DOWNLOADS)}")
+    if name not in download.DOWNLOADS:
+        raise CircleError(
+            f"{name}: nothing to fetch: {download.whereabouts(name)[1]}; expected {', '.join(download.DOWNLOADS)}"
+        )
     out = console.messages()
     shown = Progress(
         TextColumn("{task.description}", markup=False),
@@ -77,34 +77,41 @@ def fetch(name: str, /) -> int:
         disable=not (out.is_terminal and sys.stderr.isatty()),
     )
     with shown:
-        path = fetching.fetch(name, _Bar(shown, name))
-    by_hand = "" if unpacked_here(path) else " (put there by hand; not checked, and left as it is)"
+        path = download.fetch(name, _Bar(shown, name))
+    by_hand = "" if download.unpacked_here(path) else " (put there by hand; not checked, and left as it is)"
     print(f"{name}: in {path}{by_hand}")
     return 0
 
 
 @app.command
-def info(name: str, /, *, path: Path | None = None, classes: Path | None = None, as_json: AsJson = False) -> int:
+def info(
+    name: str,
+    /,
+    *,
+    data: Annotated[Path | None, Parameter(name=("--data", "--path"))] = None,
+    classes: Path | None = None,
+    as_json: AsJson = False,
+) -> int:
     """Show the classes, numbers of images and image size of a data set, and where its files are.
 
     Parameters
     ----------
     name
-        A data set of `circle data list`; `folder` with --path for one of your own.
-    path
+        A data set of `circle data list`; `folder` with --data for your own images.
+    data
         Where its files are, if not in the cache folder.
     classes
         For ImageNet: a file with the wnids of the classes to use, one per line.
     as_json
         Write JSON instead of a table.
     """
-    facts = _facts(name, path, classes)
+    facts = _facts(name, data, classes)
     if as_json:
         print(json.dumps(facts, indent=2))
         return 0
     table = Table(show_header=False, box=None)
     height, width, channels = facts["image"]
-    table.add_row("data set", f"{name}: {facts['description']}")
+    table.add_row("data set", f"{facts['name']}: {facts['description']}")
     table.add_row("classes", f"{len(facts['classes']):,}: {_first(facts['classes'])}")
     for part in ("train", "test"):
         fewest, most = facts[part]["fewest"], facts[part]["most"]
@@ -156,7 +163,7 @@ def _facts(name: str, path: Path | None, classes: Path | None) -> dict[str, Any]
         counts = np.bincount(images.labels)
         parts[part] = {"images": len(images), "fewest": int(counts.min()), "most": int(counts.max())}
     return {
-        "name": name,
+        "name": dataset.name,
         "description": _description(name),
         "classes": dataset.classes,
         **parts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from rich.table import Table
 from circle.benchmark.demo import CIRCLE, CLASS_MEAN, NETWORK, TASKS, ContestantResult, run_demo
 from circle.benchmark.metrics import DEFINITIONS
 from circle.cli import console
-from circle.errors import CircleError
+from circle.cli.console import check_writable
 from circle.report.figures import plot_streams
 
 PLOT_NAME = "circle-demo.png"
@@ -25,7 +24,7 @@ HEADINGS = {
 }
 
 
-def demo(*, output: Path = Path("circle-demo.png"), seed: int = 0) -> int:
+def demo(*, output: Path = Path(PLOT_NAME), seed: int = 0) -> int:
     """Class-incremental learning of handwritten digits: 5 tasks of 2 classes, CIRCLE beside two references.
 
     Parameters
@@ -41,7 +40,7 @@ def demo(*, output: Path = Path("circle-demo.png"), seed: int = 0) -> int:
 
 def show_demo(output: Path, seed: int, console: Console) -> tuple[dict[str, ContestantResult], Path]:
     """Run the demo with a live line for each contestant, print the table, write the plot; results and plot's path."""
-    plot = _check_output(output)
+    plot = _plot_path(output)
     columns = (
         TextColumn("{task.description:<18}"),
         BarColumn(bar_width=20),
@@ -63,19 +62,11 @@ def show_demo(output: Path, seed: int, console: Console) -> tuple[dict[str, Cont
     return contestants, plot
 
 
-def _check_output(output: Path) -> Path:
+def _plot_path(output: Path) -> Path:
     """The plot's path, or an error before any time is spent."""
     plot = output / PLOT_NAME if output.is_dir() else output
-    if not plot.parent.is_dir():
-        raise CircleError(f"{plot}: expected a path in an existing folder, found none at {plot.parent}")
-    if plot.is_dir():
-        raise CircleError(f"{plot}: is a folder, expected a file or nothing where the plot goes")
-    try:
-        # Trying is the one test that also knows of read-only file systems and of the superuser.
-        with tempfile.TemporaryFile(dir=plot.parent):
-            return plot
-    except OSError as error:
-        raise CircleError(f"{plot}: cannot be written ({error.strerror})") from error
+    check_writable(plot, force=True)
+    return plot
 
 
 def _print_report(contestants: Mapping[str, ContestantResult], console: Console) -> None:

@@ -11,9 +11,10 @@ from cyclopts import Parameter
 from rich.table import Column, Table
 
 from circle.benchmark.evaluation import Evaluation
-from circle.benchmark.evaluation import evaluate as evaluate_source
+from circle.benchmark.evaluation import evaluate as evaluate_images
 from circle.cli import console
-from circle.data.sources import open_source
+from circle.data.folders import check_none_ignored
+from circle.data.user_images import open_images
 from circle.errors import CircleError, counted
 from circle.files import load
 
@@ -32,6 +33,7 @@ def evaluate(
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     csv: Annotated[Path | None, Parameter(negative=())] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
+    strict: Annotated[bool, Parameter(negative=())] = False,
     device: str = "cpu",
 ) -> int:
     """Measure accuracy on labelled images: overall, per class, and the pairs most often confused.
@@ -41,7 +43,8 @@ def evaluate(
     model
         A model file, of the learning or the predicting kind.
     data
-        Class folders, a zip of them, or an npz with images x and labels y.
+        Class folders, a zip of them, or an npz with images x and labels y. Where there are train and test folders,
+        test is taken.
     pairs
         How many of the worst pairs to name.
     top_k
@@ -54,6 +57,8 @@ def evaluate(
         Write the table of classes to a CSV file.
     force
         Replace files that exist.
+    strict
+        Stop if an image cannot be read, a file would be ignored, or a picture is in two classes.
     device
         Where PyTorch computes: cpu, cuda, ...
     """
@@ -62,17 +67,22 @@ def evaluate(
     matrix_file = _matrix_file(confusion)
     console.check_outputs([csv, matrix_file], force=force, model=model)
     err = console.messages()
-    source = open_source(data)
+    images = open_images(data, "test")
+    if strict:
+        check_none_ignored(images)
     classifier = load(model, device=device)
+    console.notes(images.notes, err)
     with console.progress(err) as bar:
-        task = bar.add_task("evaluating", total=len(source))
-        result = evaluate_source(
+        task = bar.add_task("evaluating", total=len(images))
+        result = evaluate_images(
             classifier,
-            source,
+            images,
             lambda done: bar.update(task, completed=done.total + len(done.unreadable)),
             top_k=top_k,
+            strict=strict,
         )
     console.skipped(result.unreadable, err)
+    console.notes(filter(None, [result.duplicates.message()]), err)
     if result.unknown_classes:
         names = ", ".join(map(str, result.unknown_classes[:5]))
         more = f" and {len(result.unknown_classes) - 5} more" if len(result.unknown_classes) > 5 else ""
@@ -107,8 +117,8 @@ def _write_matrix(result: Evaluation, path: Path, title: str) -> None:
         rows = [[label, *counts] for label, counts in zip(labels, matrix.tolist(), strict=True)]
         console.write_csv(path, [["true / predicted", *labels], *rows])
         return
-    from circle.report.confusion import confusion_figure  # matplotlib takes a while to import
     from circle.report.drawing import save
+    from circle.report.figures import confusion_figure  # matplotlib takes a while to import
 
     save(confusion_figure(labels, matrix, title), path, console.picture_kind(path))
 

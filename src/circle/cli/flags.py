@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,8 @@ from circle.config import Config, setting_differences, shown
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.learning import preset_of
-from circle.presets import DEFAULT
+from circle.presets import DEFAULT, list_presets
+from circle.presets.published_settings import settings_for
 from circle.registry import Kind, entry, list_extractors, list_heads, resolve
 
 
@@ -33,6 +35,11 @@ _MODEL = Group("Settings of a new model", sort_key=10)
 _MORE = Group("More settings of a new model", sort_key=11, help_formatter=_InHelpAll())
 _EXTRACTOR = Group("Its extractor", sort_key=12, help_formatter=_InHelpAll())
 _HEAD = Group("Its head", sort_key=13, help_formatter=_InHelpAll())
+
+
+def named(names: Iterable[str]) -> Any:
+    """The type of a flag that takes any word, of which the Tab key offers these."""
+    return Literal[tuple(names)] | str  # pyright: ignore[reportInvalidTypeForm]
 
 
 def part_flags(kind: Kind, names: list[str], *, named: bool = True) -> type:
@@ -94,7 +101,10 @@ HeadFlags = part_flags("head", list_heads())
 class ModelFlags:
     """Settings of a new model; an existing one keeps its own."""
 
-    preset: Annotated[str | None, Parameter(help="a named preset, or a TOML file (default fast)")] = None
+    preset: Annotated[
+        named(list_presets()) | None,  # pyright: ignore[reportInvalidTypeForm]
+        Parameter(show_choices=False, help="a named preset, or a TOML file (default fast)"),
+    ] = None
     groups: Annotated[int | None, Parameter(help="k: heads whose probabilities are averaged")] = None
     members: Annotated[int | None, Parameter(help="m: extractors side by side for each head")] = None
     seed: Annotated[int | None, Parameter(help="seed of the first extractor")] = None
@@ -133,11 +143,11 @@ class ModelFlags:
             owner[setting] = value
         return {name: value for name, value in values.items() if value is not None and value != {}}
 
-    def new_model(self, base: CircleClassifier | None = None) -> CircleClassifier:
-        """A model from the preset, or from ``base`` in its stead, with the given flags on top."""
+    def new_model(self, dataset: str | None = None) -> CircleClassifier:
+        """A model from the preset, which may have settings of its own for a data set, with the given flags on top."""
         given = self.given()
         preset = given.pop("preset", DEFAULT)
-        model = base or CircleClassifier.from_preset(preset)
+        model = CircleClassifier.from_settings(settings_for(preset, dataset), f"preset {preset}")
         for kind in ("extractor", "head"):
             if kind in given:
                 given[kind] = _changed(kind, resolve(kind, getattr(model, kind)), given[kind])

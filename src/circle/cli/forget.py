@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from circle import files
+from cyclopts import Parameter
+
 from circle.cli import console
+from circle.cli.completion import model_classes
 from circle.errors import counted
-from circle.learner import CircleClassifier
-from circle.learning import class_pixels, find_label
 
 
-def forget(model: Path, label: str, /, *, images: Path | None = None) -> int:
+def forget(
+    model: Path, label: Annotated[str, Parameter(completer=model_classes)], /, *, images: Path | None = None
+) -> int:
     """Let a class leave a model.
 
     Parameters
@@ -24,6 +27,10 @@ def forget(model: Path, label: str, /, *, images: Path | None = None) -> int:
         The images of the class as they were learned: a folder of them, or the data they were learned from.
         With them the class's scatter leaves too, and the model is bit for bit the one that never saw the class.
     """
+    from circle import files  # PyTorch takes a while to import, and the Tab key waits for none
+    from circle.learner import CircleClassifier
+    from circle.learning import class_pixels, find_label
+
     with files.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, label)

@@ -13,11 +13,13 @@ from rich.console import Console
 from circle import files
 from circle.cli import console
 from circle.cli.flags import ModelFlags
-from circle.data.sources import open_source
+from circle.data.folders import check_none_ignored
+from circle.data.user_images import open_images
 from circle.distributed import environment
 from circle.errors import counted
 from circle.learner import CircleClassifier
-from circle.learning import Lesson, teach
+from circle.learning import LearningProgress, teach
+from circle.machine import stop_requests
 
 
 def learn(
@@ -43,9 +45,11 @@ def learn(
     model
         The model file, created where it does not exist.
     data
-        Class folders (data/cat/1.jpg, data/dog/2.png, ...), a zip of them, or an npz with images x and labels y.
+        Class folders (data/cat/1.jpg, data/dog/2.png, ...), a zip of them, or an npz with images x and labels y. Where
+        there are train and test folders, train is learned.
     strict
-        Stop before learning anything if an image cannot be read, instead of skipping it.
+        Stop before learning anything if an image cannot be read, a file would be ignored, or a picture is in two
+        classes, instead of saying so and going on.
     checkpoint_seconds
         The model is written at most this often while it learns, and at the end.
     device
@@ -62,7 +66,7 @@ def learn(
         from circle.distributed.learning import learn_on_all_ranks
 
         with _watched(err) as (stop, report), connect(device, timeout_seconds, stop) as ranks:
-            lesson, classifier = learn_on_all_ranks(
+            progress, classifier = learn_on_all_ranks(
                 ranks,
                 model,
                 data,
@@ -74,32 +78,38 @@ def learn(
                 report=report,
             )
     else:
-        source = open_source(data)
+        images = open_images(data)
+        if strict:
+            check_none_ignored(images)
         with files.exclusive(model):
             classifier = _opened(model, settings, device)
+            console.notes(images.notes, err)
             with _watched(err) as (stop, report):
-                lesson = teach(
+                progress = teach(
                     model,
-                    source,
+                    images,
                     classifier,
                     strict=strict,
                     checkpoint_seconds=checkpoint_seconds,
                     should_stop=lambda: bool(stop),
                     report=report,
                 )
-                report(lesson)
+                report(progress)
     if environment.is_rank_zero():
-        console.skipped(lesson.unreadable, err)
-        out.print(_summary(lesson, classifier, model), soft_wrap=True)
-    return 130 if lesson.stopped else 0
+        if environment.world_size() > 1:
+            console.notes(progress.notes, err)
+        console.skipped(progress.unreadable, err)
+        console.notes(filter(None, [progress.duplicates.message()]), err)
+        out.print(_summary(progress, classifier, model), soft_wrap=True)
+    return 130 if progress.stopped else 0
 
 
 @contextmanager
-def _watched(err: Console) -> Iterator[tuple[list[int], Callable[[Lesson], None]]]:
+def _watched(err: Console) -> Iterator[tuple[list[int], Callable[[LearningProgress], None]]]:
     """Requests to stop, and a bar to report to."""
-    with console.stop_requests() as stop, console.progress(err) as bar:
+    with stop_requests() as stop, console.progress(err) as bar:
         task = bar.add_task("learning", total=None)
-        yield stop, lambda lesson: bar.update(task, completed=lesson.looked_at, total=lesson.total)
+        yield stop, lambda progress: bar.update(task, completed=progress.looked_at, total=progress.total)
 
 
 def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
@@ -111,15 +121,15 @@ def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
     return classifier
 
 
-def _summary(lesson: Lesson, classifier: CircleClassifier, model: Path) -> str:
-    parts = [f"learned {counted(lesson.learned, 'image')}"]
-    if lesson.known:
-        parts.append(f"{lesson.known:,} {_were(lesson.known)} known already")
-    if lesson.unreadable:
-        parts.append(f"{len(lesson.unreadable):,} unreadable {_were(len(lesson.unreadable))} skipped")
+def _summary(progress: LearningProgress, classifier: CircleClassifier, model: Path) -> str:
+    parts = [f"learned {counted(progress.learned, 'image')}"]
+    if progress.known:
+        parts.append(f"{progress.known:,} {_were(progress.known)} known already")
+    if progress.unreadable:
+        parts.append(f"{len(progress.unreadable):,} unreadable {_were(len(progress.unreadable))} skipped")
     text = ", ".join(parts)
-    if lesson.stopped:
-        left = lesson.total - lesson.looked_at
+    if progress.stopped:
+        left = progress.total - progress.looked_at
         verb = "is" if left == 1 else "are"
         return f"stopped: {text}; {left:,} {verb} left. All of it is kept: run the same command again to resume."
     return f"{text}; {console.knowledge(model, classifier)}"

@@ -12,7 +12,8 @@ from rich.table import Column, Table
 
 from circle.benchmark.evaluation import most_probable, probabilities
 from circle.cli import console
-from circle.data.sources import open_unlabelled
+from circle.data.folders import check_none_ignored
+from circle.data.user_images import open_unlabelled
 from circle.errors import CircleError, counted
 from circle.files import load
 
@@ -26,6 +27,7 @@ def predict(
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     csv: Annotated[Path | None, Parameter(negative=())] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
+    strict: Annotated[bool, Parameter(negative=())] = False,
     device: str = "cpu",
 ) -> int:
     """Say what images show, with probabilities.
@@ -44,6 +46,8 @@ def predict(
         Write the predictions to a CSV file, one row for each image.
     force
         Replace the CSV file where it exists.
+    strict
+        Stop if an image cannot be read or a file would be ignored, and write no predictions.
     device
         Where PyTorch computes: cpu, cuda, ...
     """
@@ -53,16 +57,21 @@ def predict(
     err = console.messages()
     if not images:
         raise CircleError("no images given: expected image files, folders or zip archives")
-    samples = open_unlabelled(images)
+    found = open_unlabelled(images)
+    if strict:
+        check_none_ignored(found)
     classifier = load(model, device=device)
+    console.notes(found.notes, err)
     classes = classifier.classes_.tolist()
     unreadable: list[str] = []
     rows: list[tuple[str, list[tuple[Any, float]]]] = []
     with console.progress(err) as bar:
-        task = bar.add_task("predicting", total=len(samples))
-        for sample, values in probabilities(classifier, samples, unreadable.append):
-            rows.append((sample.name, most_probable(classes, values, top_k)))
+        task = bar.add_task("predicting", total=len(found))
+        for position, values in probabilities(classifier, found, unreadable.append):
+            rows.append((found.name_of(position), most_probable(classes, values, top_k)))
             bar.update(task, completed=len(rows) + len(unreadable))
+    if strict and unreadable:
+        raise CircleError(unreadable[0])
     if csv is not None and rows:
         console.write_csv(csv, _spread(rows))
     if as_json:

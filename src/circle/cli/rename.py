@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from circle import files
+from cyclopts import Parameter
+
 from circle.cli import console
-from circle.learner import CircleClassifier
-from circle.learning import find_label, new_label
+from circle.cli.completion import model_classes
 
 
-def rename(model: Path, old: str, new: str, /) -> int:
+def rename(model: Path, old: Annotated[str, Parameter(completer=model_classes)], new: str, /) -> int:
     """Give a class of a model another name; nothing is learned anew.
 
     Parameters
@@ -22,6 +23,10 @@ def rename(model: Path, old: str, new: str, /) -> int:
     new
         Its new name, which no other class of the model may have.
     """
+    from circle import files  # PyTorch takes a while to import, and the Tab key waits for none
+    from circle.learner import CircleClassifier
+    from circle.learning import find_label, new_label
+
     with files.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, old)

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circle.benchmark.evaluation import readable_tiles
 from circle.data.batches import ImageBatch
-from circle.data.sources import Source
-from circle.ensemble import all_features
+from circle.data.images import Images
+from circle.ensemble import IMAGES_PER_TILE, all_features
 from circle.errors import CircleError
 from circle.labels import plain_labels
 from circle.machine import require_memory
@@ -55,18 +54,19 @@ class Validation:
         return len(self.targets)
 
     @classmethod
-    def of_source(
-        cls, model: ImageClassifier, source: Source, report: Callable[[int], None] = lambda done: None
+    def of_images(
+        cls, model: ImageClassifier, images: Images, report: Callable[[int], None] = lambda done: None
     ) -> Validation:
         """From folders, archives and npz files; images that cannot be read are left out and named."""
         unreadable: list[str] = []
         predictor = model.for_prediction()
-        _check_room(predictor, len(source))
+        _check_room(predictor, len(images))
+        readable = images.readable_batches(predictor.image_, IMAGES_PER_TILE, unreadable.append)
         batches = (
-            (predictor.batch(pixels), [sample.label for sample in samples])
-            for samples, pixels in readable_tiles(source, predictor.image_, unreadable.append)
+            (predictor.batch(torch.from_numpy(pixels)), [images.label(position) for position in positions])
+            for positions, pixels in readable
         )
-        return cls._of_batches(predictor, batches, str(source.path), unreadable, report)
+        return cls._of_batches(predictor, batches, str(images.path), unreadable, report)
 
     @classmethod
     def of_arrays(cls, model: ImageClassifier, X: Any, y: Any) -> Validation:

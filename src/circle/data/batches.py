@@ -15,12 +15,16 @@ from torch import Tensor
 from circle.data.decode import ImageConfig, read_pixels, to_pixels
 from circle.errors import CircleError
 
-TILE = 1024  # images looked at together while checking
+CHECK_BATCH = 1024  # images whose values are looked at at a time
 
 
 @dataclass(frozen=True)
-class ImageWish:
-    """What the user's settings say of the image shape; the first batch decides the rest."""
+class ImageOptions:
+    """What the user's settings say of the image shape; the first batch decides the rest.
+
+    >>> ImageOptions(size=(16, 16), channels=None, aspect="crop", background=255).decided(28, 28, 1).to_dict()["width"]
+    16
+    """
 
     size: tuple[int, int] | None
     channels: int | None
@@ -46,7 +50,7 @@ class ImageBatch:
     those of one channel that resize no arrays.
     """
 
-    def __init__(self, images: Any, config: ImageConfig | ImageWish, *, resize: bool) -> None:
+    def __init__(self, images: Any, config: ImageConfig | ImageOptions, *, resize: bool) -> None:
         """``config`` is the model's image shape, or what is known of it before the first batch has decided.
 
         ``resize`` says whether arrays of another size are brought to it, or refused.
@@ -56,7 +60,7 @@ class ImageBatch:
             images = images[None]
         self._source, self._pictures = _sorted_out(images)
         if self._pictures:
-            self.config = config.decided(32, 32, 3) if isinstance(config, ImageWish) else config
+            self.config = config.decided(32, 32, 3) if isinstance(config, ImageOptions) else config
             return
         shape = _shape(_real(self._source))
         self._layout = _layout(shape, known, channels_first=_is_tensors(self._source))
@@ -83,8 +87,8 @@ class ImageBatch:
             for index, picture in enumerate(self._source):
                 self._picture(index, picture)
             return
-        for start in range(0, len(self), TILE):
-            _check_values(self._values(start, start + TILE))
+        for start in range(0, len(self), CHECK_BATCH):
+            _check_values(self._values(start, start + CHECK_BATCH))
 
     def tile(self, start: int, stop: int) -> Tensor:
         """Images start to stop as float32 [B, C, H, W] in [0, 1]."""

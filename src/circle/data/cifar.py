@@ -8,11 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from circle.data.array_images import ArrayImages
 from circle.data.datasets import Dataset, DatasetConfig
-from circle.data.fetching import locate
-from circle.data.guard import printable, reason
-from circle.errors import CircleError
+from circle.data.download import locate
+from circle.data.images import ArrayImages
+from circle.errors import CircleError, printable, reason
 from circle.registry import register
 
 FOLDER = "cifar-100-binary"
@@ -41,7 +40,7 @@ def load_cifar100(config: CIFAR100Config, workers: int = 0) -> Dataset:
     for part, official in OFFICIAL.items():
         records = _map(folder / f"{part}.bin")
         images = records["planes"].transpose(0, 2, 3, 1)
-        parts[part] = ArrayImages(images, records["fine"], shape, str(folder / f"{part}.bin"))
+        parts[part] = ArrayImages(images, records["fine"], shape, str(folder / f"{part}.bin"), classes)
         if len(records) != official:
             notes.append(f"{part} has {len(records):,} images instead of {official:,}")
     return Dataset("cifar100", classes, shape, **parts, path=folder, note="; ".join(notes))

@@ -1,19 +1,16 @@
-"""Data sets of images that stay where they are: labels in memory, pixels only when asked for.
+"""Data sets by name: images to learn from and to be tested on, which stay where they are until they are asked for.
 
 >>> digits = load_dataset("digits")
 >>> digits.classes[:3], len(digits.train), len(digits.test)
 (['0', '1', '2'], 1257, 540)
->>> digits.test.images(np.array([5, 0])).shape
+>>> digits.test[[5, 0]].shape
 (2, 32, 32, 1)
 """
 
 from __future__ import annotations
 
-import abc
-import functools
-import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,110 +20,46 @@ import numpy as np
 from circle import registry
 from circle.config import Config, option
 from circle.data.decode import ImageConfig
-from circle.data.guard import printable
-from circle.errors import CircleError
-
-TEST_SHARE = 5  # where a data set has no test part, one image in five of every class is held back
-
-
-class ImageSet(abc.ABC):
-    """Labelled images, read or decoded when asked for.
-
-    ``labels`` is int64 ``[N]``: for every image the index of its class in :attr:`Dataset.classes`.
-    """
-
-    labels: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def images(self, indices: np.ndarray) -> np.ndarray:
-        """uint8 ``[B, height, width, channels]`` of the images at ``indices``, in their order; a fresh array.
-
-        Raises:
-            CircleError: an index that does not exist, or an image that cannot be read, by its name.
-        """
-        return self._read(self._checked(indices))
-
-    def batches(self, indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        """The images at ``indices`` in their order, ``size`` at a time; the last batch may be smaller."""
-        if size < 1:
-            raise CircleError(f"batches of {size} images: expected at least 1")
-        return self._batches(self._checked(indices), size)
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """Equal for equal images and labels, wherever they are kept; other data, or another size, has another one.
-
-        Found when first asked for. Arrays are hashed whole, and so are image files of up to 64 MB in all. Larger sets
-        of files are told by names, sizes, labels and an archive's own checksums, because reading a million files
-        takes longer than most uses of a cache would save.
-        """
-        return self._fingerprint()
-
-    @abc.abstractmethod
-    def _read(self, indices: np.ndarray) -> np.ndarray: ...
-
-    @abc.abstractmethod
-    def _fingerprint(self) -> str: ...
-
-    def _batches(self, indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(indices), size):
-            yield self._read(indices[start : start + size])
-
-    def _checked(self, indices: np.ndarray) -> np.ndarray:
-        values = np.asarray(indices)
-        # An empty list is an array of floats to NumPy; a mask of bools would silently become zeros and ones.
-        if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
-            raise CircleError(f"indices {values.dtype} of shape {list(values.shape)}: expected integers [B]")
-        values = values.astype(np.int64)
-        wrong = (values < 0) | (values >= len(self))
-        if wrong.any():
-            raise CircleError(f"index {values[wrong][0]} of {len(self)} images: expected 0 to {len(self) - 1}")
-        return values
-
-
-class Selection(ImageSet):
-    """Some images of another set, by their positions in it."""
-
-    def __init__(self, images: ImageSet, positions: np.ndarray, labels: np.ndarray | None = None) -> None:
-        self._images = images
-        self._positions = np.asarray(positions, dtype=np.int64)
-        self.labels = images.labels[self._positions] if labels is None else np.asarray(labels, dtype=np.int64)
-
-    def _read(self, indices: np.ndarray) -> np.ndarray:
-        return self._images.images(self._positions[indices])
-
-    def _batches(self, indices: np.ndarray, size: int) -> Iterator[np.ndarray]:
-        return self._images.batches(self._positions[indices], size)
-
-    def _fingerprint(self) -> str:
-        return digest(self._images.fingerprint.encode(), self._positions.tobytes(), self.labels.tobytes())
-
-
-def shares(images: ImageSet, count: int) -> list[ImageSet]:
-    """The set cut into ``count`` sets: image i is in that of number i mod ``count``, at position i // ``count``."""
-    if count == 1:
-        return [images]
-    return [Selection(images, np.arange(number, len(images), count)) for number in range(count)]
+from circle.data.images import Images, listed
+from circle.errors import CircleError, printable
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set: images to learn from and images to be tested on, of the same classes.
 
-    ``image`` is the shape of what both sets' ``images`` return, ``path`` where the files are, and ``note`` what
-    one should know of this copy, such as a test part that had to be held back; often empty.
+    Attributes
+    ----------
+    name
+        What results are kept under.
+    classes
+        The names of the classes; labels of both parts are indices into it.
+    image
+        The shape of the images of both parts.
+    train, test
+        The images.
+    path
+        Where the files are.
+    note
+        What one should know of this copy, such as a test part that had to be held back; often empty.
+    origin
+        The name of the data set that this is a part of; empty where it is none.
+
+    Examples
+    --------
+    >>> few = load_dataset("digits").balanced_part(20)
+    >>> few.name, few.origin, len(few.train), len(few.test)
+    ('digits-20', 'digits', 200, 540)
     """
 
     name: str
     classes: list[str]
     image: ImageConfig
-    train: ImageSet
-    test: ImageSet
+    train: Images
+    test: Images
     path: Path | None = None
     note: str = ""
-    origin: str = ""  # name of the data set that this is a part of
+    origin: str = ""
 
     def balanced_part(self, images_of_each: int) -> Dataset:
         """The same with the first so many training images of each class; the test images stay."""
@@ -136,7 +69,7 @@ class Dataset:
                 f"{images_of_each} images of each class: {self.name} has 1 to {counts.min()} of every class"
             )
         positions = [np.flatnonzero(self.train.labels == label)[:images_of_each] for label in range(len(self.classes))]
-        train = Selection(self.train, np.sort(np.concatenate(positions)))
+        train = self.train.subset(np.sort(np.concatenate(positions)))
         return replace(self, name=f"{self.name}-{images_of_each}", train=train, origin=self.origin or self.name)
 
     def __post_init__(self) -> None:
@@ -208,36 +141,3 @@ def number_classes(
     index = {label: number for number, label in enumerate(classes)}
     train_labels, test_labels = (np.array([index[label] for label in part], dtype=np.int64) for part in (train, test))
     return [str(label) for label in classes], train_labels, test_labels
-
-
-def hold_back(labels: np.ndarray, classes: Sequence[str], where: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Positions to learn from and to test on: of every class one fifth, at least one, is drawn for testing.
-
-    Depends on the labels alone, so that every run and every machine holds back the same images.
-    """
-    random = np.random.Generator(np.random.PCG64(0))
-    held: list[np.ndarray] = []
-    for number, label in enumerate(classes):
-        positions = np.flatnonzero(labels == number)
-        if len(positions) < 2:
-            raise CircleError(
-                f"{printable(where)}: class {printable(label)} has one image; expected two or a test part"
-            )
-        held.append(random.permutation(positions)[: max(1, round(len(positions) / TEST_SHARE))])
-    test = np.sort(np.concatenate(held))
-    return np.setdiff1d(np.arange(len(labels)), test), test
-
-
-def listed(names: Sequence[str], shown: int = 3) -> str:
-    """The first few of many names, for one line."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return printable(", ".join(names[:shown])) + more
-
-
-def digest(*parts: bytes) -> str:
-    """A hash of byte strings that tells where one ends and the next begins."""
-    total = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        total.update(len(part).to_bytes(8, "little"))
-        total.update(part)
-    return total.hexdigest()

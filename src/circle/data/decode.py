@@ -6,20 +6,32 @@ decoding, and whatever goes wrong inside Pillow becomes one line that names the 
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
+import stat
+import threading
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from circle.config import Config, option
-from circle.data.guard import EXPECTED, MAXIMUM_PIXELS, one_line_errors, printable, read_bytes
-from circle.errors import CircleError, UnreadableImageError
+from circle.errors import CircleError, UnreadableImageError, printable, reason
 
 # Decoded by Pillow and the libraries in its wheel. Never EPS, PDF or WMF: these start other programs.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+# Pillow's own default, kept as ours: the user may have raised or removed the limit of Pillow.
+MAXIMUM_PIXELS = 89_478_485
+MAXIMUM_BYTES = 512 * 2**20
+EXPECTED = "expected a JPEG, PNG, GIF, BMP, WebP, TIFF or PPM image"
+
+# With no handler at all, Python itself would print Pillow's remarks about broken files.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -53,6 +65,28 @@ class ImageConfig(Config):
         self.require(1 <= self.width <= 4096, "width", "1 to 4096")
         self.require(1 <= self.channels <= 16, "channels", "1 to 16")
         self.require(0 <= self.background <= 255, "background", "a grey level, 0 to 255")
+
+
+def image_format(start: bytes) -> str | None:
+    r"""The format of a file by its first bytes (32 are enough), or None where they are of no format that is read.
+
+    >>> image_format(b"\xff\xd8\xff\xe0 and so on"), image_format(b"dear diary")
+    ('JPEG', None)
+    """
+    if start.startswith(b"RIFF"):
+        return "WebP" if start[8:12] == b"WEBP" else None
+    if start.startswith(b"BM"):  # two letters that a text may begin with: these are followed by a size and four zeros
+        return "BMP" if len(start) > 14 and start[6:10] == bytes(4) else None
+    if start[:1] == b"P" and start[1:2] in b"123456" and start[2:3].isspace():
+        return "PPM" if start[3:4].isdigit() or start[3:4] == b"#" else None
+    beginnings = {
+        b"\xff\xd8\xff": "JPEG",
+        b"\x89PNG\r\n\x1a\n": "PNG",
+        b"GIF8": "GIF",
+        b"II*\0": "TIFF",
+        b"MM\0*": "TIFF",
+    }
+    return next((name for beginning, name in beginnings.items() if start.startswith(beginning)), None)
 
 
 def open_image(content: bytes | Path, name: str) -> Image.Image:
@@ -233,3 +267,77 @@ def _fit(image: Image.Image, config: ImageConfig) -> Image.Image:
         return image.crop((int(left), int(top), int(left) + config.width, int(top) + config.height))
     box = left, top, min(left + across, width), min(top + down, height)
     return image.resize(size, Image.Resampling.BILINEAR, box=box)
+
+
+# --- limits and one-line errors ---
+
+
+def read_bytes(path: Path, name: str) -> bytes:
+    """The content of one regular file, or an :class:`UnreadableImageError` that says why not."""
+    content = b""
+    try:
+        status = path.stat()
+        regular = stat.S_ISREG(status.st_mode)  # a pipe or a device might never end
+        if regular and status.st_size <= MAXIMUM_BYTES:
+            content = path.read_bytes()
+    except (OSError, ValueError, MemoryError) as error:
+        raise UnreadableImageError(f"{printable(name)}: {reason(error)}; expected an image file") from error
+    if not regular:
+        raise UnreadableImageError(f"{printable(name)}: not a regular file; {EXPECTED}")
+    if status.st_size > MAXIMUM_BYTES:
+        raise UnreadableImageError(
+            f"{printable(name)}: {status.st_size} bytes; expected at most {MAXIMUM_BYTES >> 20} MiB"
+        )
+    return content
+
+
+@contextlib.contextmanager
+def one_line_errors(name: str) -> Iterator[None]:
+    """Whatever Pillow's plugins raise (they raise all sorts) becomes one line with the image's name."""
+    try:
+        with _PILLOW_WARNINGS.muted():
+            yield
+    except CircleError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UnreadableImageError(f"{printable(name)}: not a readable image; {EXPECTED}") from error
+    except Image.DecompressionBombError as error:
+        found = reason(error).partition(" exceeds")[0]  # the rest of Pillow's text names its limit, not ours
+        raise UnreadableImageError(
+            f"{printable(name)}: too large, {found}; expected at most {MAXIMUM_PIXELS} pixels"
+        ) from error
+    except Exception as error:
+        raise UnreadableImageError(
+            f"{printable(name)}: cannot be decoded ({reason(error)}); expected a whole image"
+        ) from error
+
+
+class _PillowWarnings:
+    """Mutes what Pillow would print about odd files, while at least one thread decodes.
+
+    ``warnings.catch_warnings`` swaps a list that all threads share, so overlapping uses would restore each
+    other's filters. Here the first to enter swaps and the last to leave restores.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._filters = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def muted(self) -> Iterator[None]:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._filters.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", module=r"PIL\.")
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    self._filters.close()
+
+
+_PILLOW_WARNINGS = _PillowWarnings()

@@ -17,13 +17,13 @@ from typing import IO, Any, TextIO
 
 def _limit(limits: dict[str, int]) -> None:
     """Bounds that a stranger's image cannot pass: memory, pixels, no files written, no core left behind."""
-    from circle.data import decode, guard
+    from circle.data import decode
 
     if sys.platform == "linux":  # macOS knows the limit by name, but does not keep to it
         resource.setrlimit(resource.RLIMIT_AS, (limits["memory"], limits["memory"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    decode.MAXIMUM_PIXELS = guard.MAXIMUM_PIXELS = limits["pixels"]
+    decode.MAXIMUM_PIXELS = limits["pixels"]
 
 
 def _allow(seconds: int) -> None:
@@ -37,8 +37,8 @@ def _serve(setting: dict[str, Any], orders: IO[bytes], answers: TextIO) -> None:
     # Imported once the parent has said where from; neither PyTorch nor scikit-learn comes along.
     import numpy as np
 
+    from circle.data.archives import FileReader
     from circle.data.decode import ImageConfig, read_pixels
-    from circle.data.reading import FileReader
     from circle.errors import CircleError
 
     if "limits" in setting:

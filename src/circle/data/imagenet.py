@@ -10,18 +10,17 @@ from typing import ClassVar
 import numpy as np
 
 from circle.config import option
-from circle.data.datasets import Dataset, DatasetConfig, listed, number_classes
-from circle.data.file_images import FileImages
-from circle.data.folders import list_images
-from circle.data.guard import printable, reason
-from circle.errors import CircleError
+from circle.data.datasets import Dataset, DatasetConfig, number_classes
+from circle.data.download import IMAGENET
+from circle.data.folders import FileImages, list_images
+from circle.data.images import listed
+from circle.errors import CircleError, printable, reason
 from circle.registry import register
 
 SIDE = 224
 CLASSES = 1000
 SUBSET = 100
 SUBSET_SEED = 1993
-ENVIRONMENT = "CIRCLE_IMAGENET"
 PARTS = ("train", "val")
 
 
@@ -74,11 +73,11 @@ def subset_of(wnids: list[str]) -> list[str]:
 
 def imagenet_folder(path: str | None, name: str) -> Path:
     """The folder given, or the one in the environment; ImageNet's licence forbids fetching it for anyone."""
-    place = path or os.environ.get(ENVIRONMENT)
+    place = path or os.environ.get(IMAGENET)
     if not place:
         raise CircleError(
             f"{name}: not on this machine: download ILSVRC2012 from https://image-net.org (it asks for an account), "
-            f"sort it into train/<wnid>/ and val/<wnid>/, and give the folder as path or in {ENVIRONMENT}"
+            f"sort it into train/<wnid>/ and val/<wnid>/, and give the folder as path or in {IMAGENET}"
         )
     folder = Path(place).expanduser()
     for part in PARTS:
@@ -114,11 +113,13 @@ def _load(config: ImageNetConfig | ImageNetSubsetConfig, folder: Path, chosen: l
         missing = [wnid for wnid in chosen if not (folder / part / wnid).is_dir()]
         if missing:
             raise CircleError(f"{printable(folder / part)}: no folder for {listed(missing)}; expected all classes")
-        pairs[part] = [(wnid, f"{part}/{wnid}/{name}") for wnid in chosen for name in list_images(folder / part / wnid)]
+        pairs[part] = [
+            (wnid, f"{part}/{wnid}/{name}") for wnid in chosen for name in list_images(folder / part / wnid).names
+        ]
     train, test = pairs["train"], pairs["val"]
     classes, *labels = number_classes([wnid for wnid, _ in train], [wnid for wnid, _ in test], folder)
     parts = [
-        FileImages(folder, [name for _, name in part], numbers, shape, workers)
+        FileImages(folder, [name for _, name in part], numbers, shape, workers, classes)
         for part, numbers in zip((train, test), labels, strict=True)
     ]
     return Dataset(config.name, classes, shape, *parts, path=folder)

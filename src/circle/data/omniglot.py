@@ -8,16 +8,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from circle.data.array_images import ArrayImages
-from circle.data.arrays import open_arrays
-from circle.data.datasets import Dataset, DatasetConfig, ImageSet, Selection, digest
+from circle.data.datasets import Dataset, DatasetConfig
 from circle.data.decode import ImageConfig, to_pixels
-from circle.data.fetching import locate
-from circle.data.file_images import FileImages
-from circle.data.guard import printable
-from circle.data.mapped import map_images
-from circle.data.reading import list_files
-from circle.errors import CircleError
+from circle.data.download import locate
+from circle.data.folders import FileImages, list_images
+from circle.data.images import Images, digest
+from circle.data.npz import NpzImages
+from circle.errors import CircleError, printable
 from circle.registry import register
 
 NATIVE = 105
@@ -44,10 +41,10 @@ def load_omniglot(config: OmniglotConfig, workers: int = 0) -> Dataset:
     path = locate("omniglot", config.path)
     shape = config.shape(SIDE, 1)
     if path.suffix.lower() == ".npz":
-        opened = open_arrays(path, ("x", "images"), ("y", "labels"))
-        names = [_class_name(str(opened.labels[code])) for code in opened.codes]
-        classes, labels = _number(names)
-        images: ImageSet = ArrayImages(map_images(opened), labels, shape, str(path))
+        images: Images = NpzImages(path, ("x", "images"), ("y", "labels"), shape)
+        named = [_class_name(str(label)) for label in images.classes]
+        classes, images.labels = _number([named[label] for label in images.labels])
+        images.classes = classes
     else:
         images, classes = _from_files(path, shape, workers)
     train = _ranks(images.labels) < TRAIN
@@ -55,47 +52,47 @@ def load_omniglot(config: OmniglotConfig, workers: int = 0) -> Dataset:
         "omniglot",
         classes,
         shape,
-        Selection(images, np.flatnonzero(train)),
-        Selection(images, np.flatnonzero(~train)),
+        images.subset(np.flatnonzero(train)),
+        images.subset(np.flatnonzero(~train)),
         path=path,
         note="" if len(classes) == 1623 else f"{len(classes):,} classes instead of 1,623",
     )
 
 
-def _from_files(path: Path, shape: ImageConfig, workers: int) -> tuple[ImageSet, list[str]]:
+def _from_files(path: Path, shape: ImageConfig, workers: int) -> tuple[Images, list[str]]:
     found: list[str] = []
     for part in PARTS:
         place = next((each for each in (path / part, path / f"{part}.zip") if each.exists()), None)
         if place is None:
             raise CircleError(f"{printable(path)}: no {part} in it; expected {' and '.join(PARTS)}, folders or .zip")
-        root, names = list_files(place)
+        root, names = list_images(place).files()
         # Below the folder of both parts, whether unpacked or not.
         found += [f"{part}/{name}" for name in names] if root == place else names
     if not found:
         raise CircleError(f"{printable(path)}: no drawings in it; expected {' and '.join(PARTS)}")
     classes, labels = _number([_class_name(name.rpartition("/")[0]) for name in found])
     native = ImageConfig(height=NATIVE, width=NATIVE, channels=1)
-    return Negative(FileImages(path, found, labels, native, workers), shape), classes
+    return InvertedImages(FileImages(path, found, labels, native, workers, classes), shape), classes
 
 
-class Negative(ImageSet):
-    """Drawings with black and white exchanged at their own size, then brought to ``config``'s.
+class InvertedImages(Images):
+    """Drawings with black and white exchanged at their own size, then brought to ``image``'s.
 
     In this order, because shrinking rounds: exchanging first gives the same pixels as the npz file.
     """
 
-    def __init__(self, drawings: ImageSet, config: ImageConfig) -> None:
+    def __init__(self, drawings: Images, image: ImageConfig) -> None:
         self._drawings = drawings
-        self._config = config
-        self.labels = drawings.labels
+        self.image = image
+        self.labels, self.classes = drawings.labels, drawings.classes
 
-    def _read(self, indices: np.ndarray) -> np.ndarray:
-        pixels = 255 - self._drawings.images(indices)
-        shrunk = [to_pixels(image, self._config, "drawing").transpose(1, 2, 0) for image in pixels]
-        return np.stack(shrunk) if shrunk else np.empty((0, self._config.height, self._config.width, 1), np.uint8)
+    def _read(self, positions: np.ndarray) -> np.ndarray:
+        pixels = 255 - self._drawings[positions]
+        shrunk = [to_pixels(each, self.image, "drawing").transpose(1, 2, 0) for each in pixels]
+        return np.stack(shrunk) if shrunk else np.empty((0, self.image.height, self.image.width, 1), np.uint8)
 
     def _fingerprint(self) -> str:
-        return digest(b"negative", self._drawings.fingerprint.encode(), repr(self._config.to_dict()).encode())
+        return digest(b"negative", self._drawings.fingerprint.encode(), repr(self.image.to_dict()).encode())
 
 
 def _class_name(place: str) -> str:

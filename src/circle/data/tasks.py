@@ -1,12 +1,15 @@
-"""Which class comes when: the class order and its split into tasks, from a seed of their own."""
+"""Which class comes when: the class order, its split into tasks, and the stream of tasks that the benchmark walks."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
+from circle.data.datasets import Dataset
+from circle.data.images import Images, Subset
 from circle.errors import CircleError
 
 Label = TypeVar("Label", bound=Hashable)
@@ -69,3 +72,60 @@ def task_sizes(tasks: str | int, classes: int) -> list[int]:
             f"tasks {text!r} hold {sum(sizes)} classes: expected all {classes}, at least one in each task"
         )
     return sizes
+
+
+@dataclass
+class Stream:
+    """A data set in the order in which its classes come.
+
+    Attributes
+    ----------
+    dataset
+        The data set.
+    order
+        Its labels in class order.
+    names
+        The names of the classes in that order.
+    test_images
+        How many test images each of them has.
+
+    Examples
+    --------
+    >>> from circle.data.datasets import load_dataset
+    >>> stream = Stream.of(load_dataset("digits"), class_order_seed=0)
+    >>> images, labels = stream.view(stream.dataset.train, 0, 2)
+    >>> stream.names[:2], images.shape, sorted(set(labels.tolist()))
+    (['4', '6'], (254, 32, 32, 1), [4, 6])
+    """
+
+    dataset: Dataset
+    order: list[int]
+    names: list[str] = field(init=False)
+    test_images: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = [self.dataset.classes[index] for index in self.order]
+        counts = np.bincount(self.dataset.test.labels, minlength=len(self.order))
+        self.test_images = counts[self.order].tolist()
+        if 0 in self.test_images:
+            raise CircleError(
+                f"{self.dataset.name}: class {self.names[self.test_images.index(0)]!r} has no test images"
+            )
+
+    @classmethod
+    def of(cls, dataset: Dataset, class_order_seed: int) -> Stream:
+        return cls(dataset, class_order(range(len(dataset.classes)), class_order_seed))
+
+    def view(self, images: Images, start: int, stop: int) -> tuple[Subset, np.ndarray]:
+        """Images of the classes start to stop of the order, as they stand in the set, and their labels."""
+        indices = np.flatnonzero(np.isin(images.labels, self.order[start:stop]))
+        return images.subset(indices), images.labels[indices]
+
+
+def boundaries(tasks: Sequence[str], classes: int) -> list[int]:
+    """Numbers of classes after which some split ends a task.
+
+    >>> boundaries(["2", "4"], 8)
+    [2, 4, 6, 8]
+    """
+    return sorted({int(end) for split in tasks for end in np.cumsum(task_sizes(split, classes))})

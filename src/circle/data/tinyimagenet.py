@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from circle.data.archives import open_zip
+from circle.data.archives import open_zip, split_archive
 from circle.data.datasets import Dataset, DatasetConfig, number_classes
-from circle.data.fetching import locate
-from circle.data.file_images import FileImages
-from circle.data.guard import printable, reason
-from circle.data.reading import list_files, split_archive
-from circle.errors import CircleError
+from circle.data.download import locate
+from circle.data.folders import FileImages, list_images
+from circle.errors import CircleError, printable, reason
 from circle.registry import register
 
 SIDE = 64
@@ -36,7 +34,7 @@ def load_tinyimagenet(config: TinyImageNetConfig, workers: int = 0) -> Dataset:
     """
     path = locate("tinyimagenet", config.path)
     shape = config.shape(SIDE, 3)
-    root, names = list_files(path)
+    root, names = list_images(path).files()
     # Whatever is above the folder train: nothing, tiny-imagenet-200/, or an archive and that.
     places = (f"/{name}".find("/train/") for name in names)
     top = next((name[:place] for name, place in zip(names, places, strict=True) if place >= 0), None)
@@ -49,7 +47,7 @@ def load_tinyimagenet(config: TinyImageNetConfig, workers: int = 0) -> Dataset:
         raise CircleError(f"{printable(path)}: no labelled test images; expected {ANNOTATIONS}, or val/<class>/")
     classes, *labels = number_classes([wnid for wnid, _ in train], [wnid for wnid, _ in test], path)
     parts = [
-        FileImages(root, [top + name for _, name in pairs], numbers, shape, workers)
+        FileImages(root, [top + name for _, name in pairs], numbers, shape, workers, classes)
         for pairs, numbers in zip((train, test), labels, strict=True)
     ]
     counts = len(train), len(test)
@@ -91,7 +89,7 @@ def _read_text(root: Path, name: str) -> str | None:
     try:
         if archived is None:
             return (root / name).read_text(encoding="utf-8")
-        with open_zip(Path(archived[0]), "a zip archive") as archive:
+        with open_zip(Path(archived[0])) as archive:
             return archive.read(archived[1]).decode() if archived[1] in archive.namelist() else None
     except FileNotFoundError:
         return None

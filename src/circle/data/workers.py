@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -22,40 +25,17 @@ from typing import IO, Any, Self
 import numpy as np
 
 from circle.data.decode import ImageConfig
-from circle.data.guard import reason
-from circle.data.reading import FileReader
-from circle.errors import CircleError, UnreadableImageError
+from circle.errors import CircleError, UnreadableImageError, reason
 
 _PROGRAM = Path(__file__).with_name("decoding_worker.py")
 _SHARED = Path("/dev/shm")  # memory, where there is such a place
 
-
-def decode_batches(
-    files: Sequence[str | Path], config: ImageConfig, *, workers: int = 0, size: int = 64, buffers: int = 3
-) -> Iterator[np.ndarray]:
-    """uint8 ``[size, height, width, channels]`` of all files in order; the last batch may be smaller.
-
-    At most ``buffers`` batches are decoded ahead. The result is the same for any number of workers; with 0 this
-    process decodes, nothing ahead. Files may lie in zip archives: ``photos.zip/cat/1.jpg``.
-
-    Raises:
-        UnreadableImageError: an image that cannot be used, by its name; all batches before it have come.
-        CircleError: a worker that ended.
-    """
-    if workers < 0 or size < 1 or buffers < 1:
-        raise CircleError(
-            f"workers = {workers}, size = {size}, buffers = {buffers}: expected 0 or more, and 1 or more of the others"
-        )
-    parts = ([os.fspath(file) for file in files[start : start + size]] for start in range(0, len(files), size))
-    if workers:
-        with Decoders(config, workers) as decoders:
-            yield from decoders.batches(parts, size, buffers)
-        return
-    reader = FileReader()
-    for part in parts:
-        images = np.empty((len(part), config.height, config.width, config.channels), np.uint8)
-        reader.decode(part, config, images)
-        yield images
+# Limits of a process that decodes strangers' images.
+MAX_MEMORY_BYTES = 1536 * 2**20  # of address space
+MAX_PIXELS = 4096 * 4096
+MAX_SECONDS = 10.0  # of processor time for one image
+WALL_TIME_FACTOR = 6  # times that by the clock, for a machine may be busy
+MAX_IMAGES = 5000  # after which a process is replaced, so that none can grow for ever
 
 
 class Decoders:
@@ -119,21 +99,7 @@ class Decoders:
         if self._memory is not None and len(self._memory) >= size:
             return
         self.close()
-        with shared_file(size) as file:
-            self._memory = mmap.mmap(file.fileno(), size)
-            setting = {
-                "path": sys.path,
-                "image": self._config.to_dict(),
-                "memory": file.fileno(),
-                "bytes": size,
-            }
-            try:
-                for _ in range(self._count):
-                    self._processes.append(start_process(file))
-                    send(self._processes[-1], setting)
-            except BaseException:
-                self.close()
-                raise
+        self._processes, self._memory = start_processes(self._config, size, self._count)
 
     def close(self) -> None:
         """End the workers at once."""
@@ -152,18 +118,117 @@ class Decoders:
         self.close()
 
 
-def start_process(memory: IO[bytes]) -> subprocess.Popen[bytes]:
-    """A process that runs the decoding program and may use this memory; its settings are still to be sent."""
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", str(_PROGRAM)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what goes wrong is said in the answers
-            pass_fds=[memory.fileno()],
-        )
-    except OSError as error:
-        raise CircleError(f"a decoding process cannot be started ({reason(error)})") from error
+class ContentDecoder:
+    """A process with limits of its own that decodes images given as bytes; one call at a time.
+
+    A server shows strangers' images to Pillow. Whatever one of them does to the decoder (a bomb, a crash, an endless
+    loop), it does to a process that is ended and started again, and the answer is one line that says so. The process
+    starts with the first call, is replaced after it was ended, and ends with :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        config: ImageConfig,
+        *,
+        pixels: int = MAX_PIXELS,
+        memory: int = MAX_MEMORY_BYTES,
+        seconds: float = MAX_SECONDS,
+    ) -> None:
+        self.config = config
+        self._limits = {"pixels": pixels, "memory": memory, "seconds": math.ceil(seconds)}
+        self._seconds = seconds
+        self._bytes = config.height * config.width * config.channels
+        self._process: subprocess.Popen[bytes] | None = None
+        self._memory: mmap.mmap | None = None
+        self._decoded = 0
+
+    def decode(self, content: bytes, name: str = "image") -> np.ndarray:
+        """uint8 ``[channels, height, width]`` of one image.
+
+        Raises:
+            UnreadableImageError: no image, one beyond the limits, or one that ended the process.
+        """
+        process = self._running()
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(WALL_TIME_FACTOR * self._seconds, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            send(process, {"start": 0, "content": len(content), "name": name}, content)
+            answer = receive(process)
+        except CircleError as error:
+            self.close()
+            slow = late.is_set() or process.returncode == -signal.SIGXCPU
+            why = f"took longer than {self._seconds:g} s" if slow else "ended the decoder"
+            raise UnreadableImageError(f"{name}: {why}; expected a whole image") from error
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            timer.cancel()
+        if answer is not None:
+            raise UnreadableImageError(answer["unreadable"])
+        assert self._memory is not None
+        shape = (self.config.height, self.config.width, self.config.channels)
+        pixels = np.frombuffer(self._memory, np.uint8).reshape(shape)
+        result = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        return result.copy() if result.base is not None else result
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """The process, started if there is none."""
+        if self._process is not None and (self._decoded >= MAX_IMAGES or self._process.poll() is not None):
+            self.close()
+        if self._process is None:
+            (self._process,), self._memory = start_processes(self.config, self._bytes, 1, self._limits)
+            self._decoded = 0
+        self._decoded += 1
+        return self._process
+
+    def close(self) -> None:
+        """End the process at once."""
+        process, self._process, self._memory = self._process, None, None
+        if process is not None:
+            end_processes([process])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def start_processes(
+    image: ImageConfig, size: int, count: int, limits: dict[str, int] | None = None
+) -> tuple[list[subprocess.Popen[bytes]], mmap.mmap]:
+    """Processes that run the decoding program, within ``limits`` if given, and ``size`` bytes that all share."""
+    processes: list[subprocess.Popen[bytes]] = []
+    with shared_file(size) as file:
+        memory = mmap.mmap(file.fileno(), size)
+        setting = {"path": sys.path, "image": image.to_dict(), "memory": file.fileno(), "bytes": size}
+        try:
+            for _ in range(count):
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-P", str(_PROGRAM)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,  # what goes wrong is said in the answers
+                        pass_fds=[file.fileno()],
+                    )
+                )
+                send(processes[-1], setting if limits is None else {**setting, "limits": limits})
+        except OSError as error:
+            end_processes(processes)
+            raise CircleError(f"a decoding process cannot be started ({reason(error)})") from error
+        except BaseException:
+            end_processes(processes)
+            raise
+    return processes, memory
 
 
 def send(process: subprocess.Popen[bytes], message: dict[str, Any], content: bytes = b"") -> None:

@@ -20,7 +20,9 @@ import numpy as np
 
 from circle import files
 from circle.data.decode import ImageConfig
-from circle.data.sources import Sample, Source, open_source
+from circle.data.folders import check_none_ignored
+from circle.data.images import Images, Sample
+from circle.data.user_images import open_images
 from circle.distributed.communicator import Communicator
 from circle.distributed.environment import Sharding
 from circle.distributed.model_groups import Contents
@@ -28,7 +30,7 @@ from circle.distributed.shards import Shard, make_shard, new_contents
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
 from circle.learner import CircleClassifier
-from circle.learning import Bookkeeper, Lesson, check_lesson, check_outcome, learn_tile
+from circle.learning import Bookkeeper, LearningProgress, check_learnable, check_outcome, learn_batch
 
 Entry = list[Any]  # of an image in a round: number of its label, digest as hex or None, why it is unreadable
 
@@ -43,8 +45,8 @@ def learn_on_all_ranks(
     sharding: Sharding = "data",
     strict: bool = False,
     checkpoint_seconds: float = 30.0,
-    report: Callable[[Lesson], None] = lambda lesson: None,
-) -> tuple[Lesson, CircleClassifier]:
+    report: Callable[[LearningProgress], None] = lambda progress: None,
+) -> tuple[LearningProgress, CircleClassifier]:
     """Learn all images of ``data`` that the model at ``path``, or a new one, has not learned yet.
 
     Rank zero alone reads and writes ``path``; ``data`` must be the same for all.
@@ -60,7 +62,7 @@ def learn_on_all_ranks(
 
     Returns
     -------
-    lesson : Lesson
+    progress : LearningProgress
         What was learned, complete on rank zero alone; all ranks know whether it was stopped.
     model : CircleClassifier
         The whole model, or this rank's groups of it.
@@ -76,7 +78,7 @@ def learn_on_all_ranks(
         return header, tensors
 
     with contextlib.ExitStack() as stack:
-        source = ranks.on_all_ranks(lambda: open_source(data))
+        source = ranks.on_all_ranks(lambda: open_images(data))
         ranks.require_equal(
             {"listing": source.listing(), "images": len(source)},
             lambda rank, found: (
@@ -87,12 +89,13 @@ def learn_on_all_ranks(
         )
         ranks.on_rank_zero(lambda: stack.enter_context(files.exclusive(path)))
         shard = make_shard(sharding, ranks, contents, path)
-        image = ranks.on_all_ranks(lambda: check_lesson(source, shard.model))
+        image = ranks.on_all_ranks(lambda: check_learnable(source, shard.model))
         if strict:
-            _try_all(ranks, source.share(shard.image_part, shard.image_parts), image)
-        lesson = _learn_in_rounds(shard, source, image, checkpoint_seconds, report)
-        ranks.on_rank_zero(lambda: check_outcome(lesson, source))
-    return lesson, shard.model
+            ranks.on_all_ranks(lambda: check_none_ignored(source))
+            _try_all(ranks, iter(source.shard(shard.image_part, shard.image_parts)), image)
+        progress = _learn_in_rounds(shard, source, image, checkpoint_seconds, report)
+        ranks.on_rank_zero(lambda: check_outcome(progress, source))
+    return progress, shard.model
 
 
 def _try_all(ranks: Communicator, samples: Iterator[Sample], image: ImageConfig) -> None:
@@ -112,15 +115,15 @@ def _try_all(ranks: Communicator, samples: Iterator[Sample], image: ImageConfig)
 
 def _learn_in_rounds(
     shard: Shard,
-    source: Source,
+    source: Images,
     image: ImageConfig,
     checkpoint_seconds: float,
-    report: Callable[[Lesson], None],
-) -> Lesson:
+    report: Callable[[LearningProgress], None],
+) -> LearningProgress:
     ranks = shard.ranks
-    book = Bookkeeper(shard.model.ledger_, len(source))  # kept on rank zero alone
-    numbers: dict[Any, int] = {label: number for number, label in enumerate(source.labels)}
-    samples = source.share(shard.image_part, shard.image_parts)
+    book = Bookkeeper(shard.model.ledger_, source)  # kept on rank zero alone
+    numbers: dict[Any, int] = {label: number for number, label in enumerate(source.classes)}
+    samples = iter(source.shard(shard.image_part, shard.image_parts))
     saved, error = time.monotonic(), None
     while True:
         batch: list[Sample] = []
@@ -141,8 +144,8 @@ def _learn_in_rounds(
             shard.save()
             saved, book.unsaved = time.monotonic(), 0
         if leave:
-            book.lesson.stopped = ranks.stop_requested and not end
-            return book.lesson
+            book.progress.stopped = ranks.stop_requested and not end
+            return book.progress
         new = [_choose(book, source, entries) for entries in batches] if ranks.is_rank_zero else []
         chosen = ranks.broadcast({"chosen": [list(each) for each in new]})["chosen"][shard.image_part]
         readable, unreadable = _decode([(position, batch[position]) for position in chosen], image)
@@ -154,14 +157,14 @@ def _learn_in_rounds(
         ]
         try:
             if tile:
-                learn_tile(shard.model, tile)
+                learn_batch(shard.model, tile)
         except CircleError as caught:
             error = str(caught)  # raised at the start of the next round, before anything is saved
         if ranks.is_rank_zero:
             for each, broken in zip(new, reasons, strict=True):
-                book.lesson.unreadable += broken.values()
+                book.progress.unreadable += broken.values()
                 book.add([entry for position, entry in each.items() if str(position) not in broken])
-            report(book.lesson)
+            report(book.progress)
 
 
 def _digest(sample: Sample) -> tuple[str | None, str]:
@@ -171,14 +174,14 @@ def _digest(sample: Sample) -> tuple[str | None, str]:
         return None, str(error)
 
 
-def _choose(book: Bookkeeper, source: Source, entries: list[Entry]) -> dict[int, tuple[Any, bytes]]:
+def _choose(book: Bookkeeper, source: Images, entries: list[Entry]) -> dict[int, tuple[Any, bytes]]:
     """Label and digest of the images of a batch that are to be learned, by their positions in it."""
     chosen: dict[int, tuple[Any, bytes]] = {}
     for position, (number, digest, reason) in enumerate(entries):
         if digest is None:
-            book.lesson.unreadable.append(reason)
+            book.progress.unreadable.append(reason)
             continue
-        label = source.labels[number]
+        label = source.classes[number]
         new = book.new_digest(label, bytes.fromhex(digest))
         if new is not None:
             chosen[position] = label, new

@@ -7,21 +7,37 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 from packaging.requirements import Requirement  # comes with matplotlib, which needs it
 
 import circle
 from circle import registry
-from circle.data.fetching import cache_folder
-from circle.data.places import place
-from circle.doctor.finding import Finding
+from circle.data.download import cache_folder, whereabouts
 from circle.errors import CircleError
 from circle.machine import available_memory, total_memory
 
 DISTRIBUTION = "circle-cil"
-LITTLE_MEMORY = 1_000_000_000  # preset `fast` learns in about half of it
+LOW_MEMORY = 1_000_000_000  # preset `fast` learns in about half of it
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found, and whether it is as it should be.
+
+    ``good``: as it should be. ``note``: worth knowing, and CIRCLE works. ``wrong``: it does not work, or not exactly.
+    ``unit`` tells what a number counts; ``advice`` what to do about it.
+    """
+
+    group: str
+    name: str
+    value: str | int | float | bool | None
+    state: Literal["good", "note", "wrong"] = "good"
+    advice: str = ""
+    unit: Literal["", "bytes", "GFLOP/s"] = ""
 
 
 def examine() -> list[Finding]:
@@ -79,7 +95,7 @@ def machine() -> Iterator[Finding]:
     yield Finding("machine", "threads of PyTorch", facts["threads"], "note" if crowded else "good", advice)
     yield Finding("machine", "memory", total_memory(), unit="bytes")
     free = available_memory()
-    little = free is not None and free < LITTLE_MEMORY
+    little = free is not None and free < LOW_MEMORY
     advice = "little: use the preset small" if little else ""
     yield Finding("machine", "memory available", free, "note" if little else "good", advice, "bytes")
 
@@ -102,7 +118,7 @@ def data() -> Iterator[Finding]:
     yield Finding("data", "free on its disk", shutil.disk_usage(_existing(folder)).free, unit="bytes")
     for name in registry.list_datasets():
         try:
-            present, where = place(name)
+            present, where = whereabouts(name)
         except CircleError as error:
             yield Finding("data", name, None, "note", str(error))
         else:

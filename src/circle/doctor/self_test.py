@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from circle.doctor.finding import Finding
+from circle.doctor.examination import Finding
 from circle.extractors import ImageShape, LocalContrastConfig, build_extractor, calibration_images
 from circle.statistics import SAMPLES_PER_PRODUCT, Statistics
 

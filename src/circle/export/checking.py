@@ -15,9 +15,10 @@ from torch import Tensor
 
 from circle import files
 from circle.data.decode import ImageConfig
-from circle.data.sources import Source, Unlabelled, open_source, open_unlabelled
+from circle.data.images import Images
+from circle.data.user_images import open_images, open_unlabelled
 from circle.ensemble import LEVELS_PER_DEVIATION
-from circle.errors import CircleError, UnreadableImageError
+from circle.errors import CircleError
 from circle.export.graph import import_onnx
 from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, onnx_model, positions_name
 from circle.extractors import ImageShape, extract
@@ -110,7 +111,7 @@ def export_onnx(
     """
     path = Path(path)
     import_onnxruntime()  # what is missing is said before the work begins
-    samples = None if check is None else open_images(Path(check))
+    samples = None if check is None else open_either(Path(check))
     predictor = model.for_prediction()
     try:
         proto = onnx_model(predictor, layout)
@@ -129,19 +130,16 @@ def export_onnx(
         return Export(temporary.stat().st_size, found, speeds(predictor, temporary, synthetic, layout), unreadable)
 
 
-def open_images(path: Path) -> Source | Unlabelled:
+def open_either(path: Path) -> Images:
     """Images from whatever holds them; labels are of no interest here."""
-    return open_source(path) if path.suffix.lower() == ".npz" else open_unlabelled(path)
+    return open_images(path) if path.suffix.lower() == ".npz" else open_unlabelled(path)
 
 
-def readable(image: ImageConfig, samples: Source | Unlabelled, unreadable: list[str]) -> Iterator[np.ndarray]:
+def readable(image: ImageConfig, images: Images, unreadable: list[str]) -> Iterator[np.ndarray]:
     """Pixels uint8 [C, H, W] in the model's shape; the reasons of those that have none go to ``unreadable``."""
-    for sample in samples:
-        try:
-            yield sample.pixels(image)
-        except UnreadableImageError as error:
-            unreadable.append(str(error))
-    if len(unreadable) == len(samples):
+    for _, pixels in images.readable_batches(image, BATCH, unreadable.append):
+        yield from pixels
+    if len(unreadable) == len(images):
         raise CircleError(f"no readable image to check with ({unreadable[0]})")
 
 

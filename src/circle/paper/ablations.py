@@ -3,32 +3,34 @@
 What is not under study is held fixed, and the head's own settings are chosen for every variant on held-back
 training images (:mod:`circle.benchmark.selection`), once, and then used for all seeds of the variant: an ordinary run
 for each. A study's folder holds, for each variant, ``selection.json`` and one folder a seed. Whatever is there is not
-done again, so a killed study goes on where it was.
+done again, so a killed study resumes where it was.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from circle.benchmark import campaign, results, selection
-from circle.benchmark.campaign import Estimate, Job, Report
-from circle.benchmark.features import FeatureStore, check_disk
-from circle.benchmark.runner import Plan, Stream
+from circle.benchmark import jobs, results, selection
+from circle.benchmark.experiment import run_job
+from circle.benchmark.features import FeatureStore, check_disk, features_of
+from circle.benchmark.jobs import CIRCLE, Estimate, Job
+from circle.benchmark.results import Run
+from circle.benchmark.runner import Plan, Progress
 from circle.benchmark.selection import Choice
 from circle.config import Config, check_names
-from circle.data.tasks import task_sizes
+from circle.data.hold_out import hold_out
+from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.heads import HeadConfig
 from circle.learner import CircleClassifier
 from circle.method import CircleMethod
-from circle.paper import published
-from circle.presets import read_preset
-from circle.presets.published import DATASETS as PUBLISHED_DATASETS
-from circle.presets.published import circle_preset
+from circle.paper import published_results as published
+from circle.presets.published_settings import settings_for
 from circle.registry import list_extractors, list_heads, resolve
 
 Name = Literal["extractor", "head", "ensemble"]
@@ -37,8 +39,15 @@ Projection = Literal["linear", "relu"]
 PUBLISHED_FORM = "birc2d_published"
 # Quick ones first, so that a long study has something to show early; others follow.
 EXTRACTOR_ORDER = (
-    *("local_contrast", "patch_rnn", "birc2d", "conv_patch_rnn", "scattering", "vgg13", PUBLISHED_FORM),
-    *("resnet18_bn", "resnet18_ln"),
+    "local_contrast",
+    "patch_rnn",
+    "birc2d",
+    "conv_patch_rnn",
+    "scattering",
+    "vgg13",
+    PUBLISHED_FORM,
+    "resnet18_bn",
+    "resnet18_ln",
 )
 # How a folder's name puts what all variants of a study have: "head-k2-m1-d1024-relu-t20".
 SHORT = {"extractors": "n", "groups": "k", "members": "m", "head_size": "d", "member_size": "d", "projection": ""}
@@ -82,6 +91,53 @@ class Study:
         """Where a variant's choice of settings is kept, and below it a folder for every seed."""
         size = "-".join(f"{SHORT[name]}{value}" for name, value in self.budget.items())
         return output / dataset / f"{self.name}-{size}-t{'_'.join(tasks)}" / variant.key
+
+
+def make_study(
+    name: Name,
+    base: CircleClassifier,
+    *,
+    dataset: str,
+    preset: str,
+    sizes: Mapping[str, int],
+    projection: Projection = "linear",
+    budget: int = 16,
+    member_size: int = 512,
+    all_splits: bool = False,
+    variants: Path | None = None,
+    only: Sequence[str] = (),
+) -> Study:
+    """One of the paper's studies.
+
+    Parameters
+    ----------
+    name
+        ``"extractor"``, ``"head"`` or ``"ensemble"``.
+    base
+        The model of which one choice varies; ``preset`` is the name that it was made from.
+    dataset
+        Name of the data set, for the form of BiRC2D that the paper published for it.
+    sizes
+        ``groups``, ``members`` and ``head_size`` of the extractor and head studies.
+    projection
+        Last step of every extractor.
+    budget, member_size, all_splits
+        Extractors in all, values that each gives, and whether to take all divisors, for the ensemble study.
+    variants
+        A TOML file with more variants for the extractor study.
+    only
+        Some of the variants, by their keys; empty for all.
+    """
+    if variants is not None and name != "extractor":
+        raise CircleError("--variants is for the extractor study")
+    if name == "ensemble":
+        study = ensemble_study(base, extractors=budget, size=member_size, projection=projection, all_splits=all_splits)
+    elif name == "head":
+        study = head_study(base, **sizes, projection=projection)
+    else:
+        study = extractor_study(dataset, base, preset, **sizes, projection=projection)
+        study = study if variants is None else with_file(study, variants)
+    return study.only(only) if only else study
 
 
 def extractor_study(
@@ -192,9 +248,7 @@ def projected(config: Config, projection: Projection, size: int) -> Config:
 
 def published_form(dataset: str) -> Config:
     """BiRC2D with the settings that the paper states for a data set; for others, with those for CIFAR-100."""
-    # The ablations are at 20 tasks; the extractor is the same for every number of them.
-    settings = circle_preset(dataset, 20) if dataset in PUBLISHED_DATASETS else read_preset("paper")
-    return resolve("extractor", settings["extractor"])
+    return resolve("extractor", settings_for("paper", dataset)["extractor"])
 
 
 def _head(base: CircleClassifier) -> HeadConfig:
@@ -210,7 +264,25 @@ def _ordered(variants: dict[str, Variant], order: Sequence[str]) -> tuple[Varian
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What one call of ``circle bench ablation`` asks for."""
+    """What one call of ``circle bench ablation`` asks for.
+
+    Parameters
+    ----------
+    study
+        The variants and their size (:func:`make_study`).
+    tasks
+        Splits, such as ``"20"``; all are done in one pass.
+    replicates
+        Replicate r has the model seed r k m, so that no two of them share an extractor.
+    share
+        Share of the training images of every class that is held back to choose the head's settings.
+    preset, command
+        For the record.
+    class_order_seed
+        Seed of the class order; it never touches the model.
+    output
+        Folder for the records.
+    """
 
     study: Study
     tasks: tuple[str, ...]
@@ -225,6 +297,50 @@ class StudyRequest:
         return self.study.folder(self.output, stream.dataset.name, self.tasks, variant)
 
 
+class StudyProgress(Progress):
+    """What a display of a study is told, besides what its runs tell; does nothing unless overridden."""
+
+    def study(self, study: Study, needed: Estimate) -> None:
+        """What the whole study will take at most."""
+
+    def choosing(self, variant: Variant, what: str, done: int, total: int) -> None:
+        """The settings of a variant's head are being chosen."""
+
+    def chosen(self, variant: Variant, choice: Choice) -> None:
+        """The settings that all seeds of a variant have."""
+
+
+def run_study(
+    request: StudyRequest, stream: Stream, store: FeatureStore, progress: StudyProgress | None = None
+) -> list[Run]:
+    """All variants of a study, one after the other: settings are chosen, then every seed is run.
+
+    Parameters
+    ----------
+    request
+        The study, its splits and replicates, and where the records go.
+    stream
+        The data set in its class order.
+    store
+        Where features are kept: variants share many of them.
+    progress
+        Told how it goes.
+
+    Returns
+    -------
+    list of Run
+        The runs of all variants and seeds; those that were on record already among them.
+    """
+    progress = progress or StudyProgress()
+    progress.study(request.study, check(request, stream, store))
+    runs: list[Run] = []
+    for variant in request.study.variants:
+        choice = chosen_settings(request, variant, stream, store, partial(progress.choosing, variant))
+        progress.chosen(variant, choice)
+        runs += [run_job(job, stream, store, progress) for job in study_jobs(request, variant, choice, stream)]
+    return runs
+
+
 def check(request: StudyRequest, stream: Stream, store: FeatureStore) -> Estimate:
     """What the largest variant takes of memory, and all of them of disk; refused at once where it is too much.
 
@@ -232,7 +348,7 @@ def check(request: StudyRequest, stream: Stream, store: FeatureStore) -> Estimat
     """
     for split in request.tasks:
         task_sizes(split, len(stream.order))
-    selection.validation_split(stream.dataset.train.labels, request.share)
+    hold_out(stream.dataset.train.labels, request.share)
     to_do = [
         variant.classifier(replicate)
         for variant in request.study.variants
@@ -240,20 +356,23 @@ def check(request: StudyRequest, stream: Stream, store: FeatureStore) -> Estimat
         if not _finished(request.folder(stream, variant) / _seed_folder(variant.classifier(replicate).seed))
     ]
     if not to_do:
-        return Estimate(0, None, 0)
+        return Estimate(memory=0, disk=0)
     missing: dict[Path, int] = {}
     for classifier in to_do:
-        missing |= campaign.missing_features(classifier, stream, store)
-    largest = max((campaign.estimate(each, stream, None) for each in to_do), key=lambda each: each.memory)
+        missing |= jobs.missing_features(classifier, stream, store)
     disk = sum(missing.values())
     check_disk(store.folder, disk)
-    whole = Estimate(largest.memory, largest.memory_available, disk)
+    whole = Estimate(memory=max(jobs.circle_estimate(each, stream, None).memory for each in to_do), disk=disk)
     whole.check()
     return whole
 
 
 def chosen_settings(
-    request: StudyRequest, variant: Variant, stream: Stream, store: FeatureStore, report: Report
+    request: StudyRequest,
+    variant: Variant,
+    stream: Stream,
+    store: FeatureStore,
+    report: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Choice:
     """The settings of a variant's head: those chosen before, or chosen now on the training images of the first seed."""
     path = request.folder(stream, variant) / selection.FILE
@@ -264,16 +383,13 @@ def chosen_settings(
     classifier = variant.classifier(request.replicates[0]).prepare(stream.dataset.image)
     images = stream.dataset.train
 
-    def extracted(done: int, total: int) -> None:
-        report("features of training images", done, total)
-
-    features, _ = campaign.features_of(classifier, images, store, extracted)
+    features, _ = features_of(classifier, images, store, partial(report, "features of training images"))
     choice = selection.choose_head(
         classifier,
         features,
         images.labels,
         share=request.share,
-        report=lambda done, total: report("settings on held-back images", done, total),
+        report=partial(report, "settings on held-back images"),
     )
     selection.remember(path, choice, basis)
     return choice
@@ -284,15 +400,15 @@ def study_jobs(request: StudyRequest, variant: Variant, choice: Choice, stream: 
     for replicate in request.replicates:
         classifier = variant.classifier(replicate, choice.head)
         plan = Plan(
-            campaign.CIRCLE,
-            variant.label,
-            request.preset,
-            request.tasks,
-            classifier.seed,
-            {**classifier.part_settings(), "image": stream.dataset.image.to_dict()},
-            request.class_order_seed,
-            request.command,
-            {
+            method=CIRCLE,
+            label=variant.label,
+            preset=request.preset,
+            tasks=request.tasks,
+            seed=classifier.seed,
+            config={**classifier.part_settings(), "image": stream.dataset.image.to_dict()},
+            class_order_seed=request.class_order_seed,
+            command=request.command,
+            study={
                 "name": request.study.name,
                 "variant": variant.key,
                 "budget": request.study.budget,
@@ -308,7 +424,7 @@ def study_jobs(request: StudyRequest, variant: Variant, choice: Choice, stream: 
         def build(classifier=classifier) -> CircleMethod:
             return CircleMethod(classifier.prepare(stream.dataset.image))
 
-        yield Job(plan, folder, build, classifier)
+        yield Job(plan=plan, folder=folder, build=build, classifier=classifier)
 
 
 def _seed_folder(seed: int) -> str:

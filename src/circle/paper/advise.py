@@ -17,22 +17,21 @@ B_m = F + A m^(-2 alpha), leaves room for it.
 
 from __future__ import annotations
 
-import abc
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from circle.data.datasets import Dataset
+import circle
 from circle.data.decode import ImageConfig
-from circle.data.sources import Label, Source
-from circle.errors import CircleError, UnreadableImageError
+from circle.data.hold_out import hold_out
+from circle.data.images import Images
+from circle.errors import CircleError, counted
 from circle.extractors import ImageShape, build_extractor
 from circle.heads import HeadConfig, build_head
 from circle.learner import CircleClassifier
@@ -42,8 +41,8 @@ from circle.statistics import SAMPLES_PER_PRODUCT, memory_of, parts_named
 
 Origin = Literal["measured", "sum measured", "extrapolated"]
 LARGEST_VARIANCE = 1.0  # of probability vectors: what the proposition's m/n stands on
-ALPHAS = (0.02, 4.0)  # of a law with a floor: below, A cannot be told from the floor; above, only m = 1 would show
-ZOOMS = 6  # each finds alpha twenty times more precisely
+ALPHA_RANGE = (0.02, 4.0)  # of a law with a floor: below, A cannot be told from the floor; above, only m = 1 would show
+GRID_REFINEMENTS = 6  # each finds alpha twenty times more precisely
 
 
 # -- estimators ----------------------------------------------------------------------------------------------
@@ -118,8 +117,8 @@ def fit_law_with_floor(sizes: Sequence[int], values: Sequence[float]) -> PowerLa
         coefficients, residual = nnls(design, np.ones_like(places))
         return coefficients, float(residual)
 
-    (low, high), alpha = ALPHAS, ALPHAS[0]
-    for _ in range(ZOOMS):
+    (low, high), alpha = ALPHA_RANGE, ALPHA_RANGE[0]
+    for _ in range(GRID_REFINEMENTS):
         alphas = np.geomspace(low, high, 40)
         best = int(np.argmin([solve(each)[1] for each in alphas]))
         low, high = alphas[max(0, best - 1)], alphas[min(len(alphas) - 1, best + 1)]
@@ -324,112 +323,7 @@ def _bias_variance(members: int, measured: GroupMeasurement | None, laws: Laws) 
     return None if laws.bias is None else (laws.bias(members), variance, "extrapolated")
 
 
-READING_BATCH = 256  # images read together
-UNUSED, LEARNED, HELD_BACK = 0, 1, 2
-
-
-class Tile(NamedTuple):
-    """Some images with their labels, and which of them are held back."""
-
-    pixels: np.ndarray  # uint8 [B, channels, height, width]
-    labels: list[Label]
-    held_back: np.ndarray  # bool [B]
-
-
-@dataclass
-class LabelledImages(abc.ABC):
-    """Images to learn from and to judge by, wherever they are; ``counts`` has the number of images of each class."""
-
-    name: str
-    counts: Mapping[Label, int]
-    image: ImageConfig
-    unreadable: list[str] = field(default_factory=list, init=False)
-
-    @abc.abstractmethod
-    def tiles(self, roles: Mapping[Label, np.ndarray]) -> Iterator[Tile]:
-        """The images that have a role; ``roles`` says which, for each class in the order in which its images come."""
-
-
-class SourceImages(LabelledImages):
-    """Class folders, zip archives and npz files; images that cannot be read are left out and named."""
-
-    def __init__(self, source: Source, image: ImageConfig) -> None:
-        super().__init__(str(source.path), source.counts, image)
-        self._source = source
-
-    def tiles(self, roles: Mapping[Label, np.ndarray]) -> Iterator[Tile]:
-        seen: Counter[Label] = Counter()
-        found: list[tuple[np.ndarray, Label, bool]] = []
-        for sample in self._source:
-            assert sample.label is not None
-            role = roles[sample.label][seen[sample.label]]
-            seen[sample.label] += 1
-            if role == UNUSED:
-                continue
-            try:
-                found.append((sample.pixels(self.image), sample.label, role == HELD_BACK))
-            except UnreadableImageError as error:
-                self.unreadable.append(str(error))
-            if len(found) == READING_BATCH:
-                yield self._tile(found)
-                found = []
-        if found:
-            yield self._tile(found)
-
-    @staticmethod
-    def _tile(found: list[tuple[np.ndarray, Label, bool]]) -> Tile:
-        pixels, labels, held_back = zip(*found, strict=True)
-        return Tile(np.stack(pixels), list(labels), np.array(held_back))
-
-
-class DatasetImages(LabelledImages):
-    """The training part of a registered data set; no image of its test part is ever read."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        counts = np.bincount(dataset.train.labels, minlength=len(dataset.classes)).tolist()
-        super().__init__(dataset.name, dict(zip(dataset.classes, counts, strict=True)), dataset.image)
-        self._images, self._classes = dataset.train, dataset.classes
-
-    def tiles(self, roles: Mapping[Label, np.ndarray]) -> Iterator[Tile]:
-        role = np.zeros(len(self._images), dtype=np.int8)
-        for number, label in enumerate(self._classes):
-            role[self._images.labels == number] = roles[label]
-        used = np.flatnonzero(role)
-        for start, pixels in zip(
-            range(0, len(used), READING_BATCH), self._images.batches(used, READING_BATCH), strict=True
-        ):
-            part = used[start : start + READING_BATCH]
-            labels: list[Label] = [self._classes[number] for number in self._images.labels[part]]
-            yield Tile(pixels.transpose(0, 3, 1, 2), labels, role[part] == HELD_BACK)
-
-
-def assign_roles(images: LabelledImages, validation: float, limit: int | None, seed: int) -> dict[Label, np.ndarray]:
-    """For every class, which of its images are learned, held back for validation, or left out by the limit.
-
-    Depends on the numbers of images, the share ``validation``, the limit and the seed alone. The limit keeps the
-    proportions of the classes, but leaves at least two images in each: one to learn, one to judge by.
-    """
-    counts = images.counts
-    limit = sum(counts.values()) if limit is None else limit
-    if len(counts) < 2:
-        raise CircleError(f"{images.name}: {len(counts)} class; expected at least 2 to tell apart")
-    lonely = [label for label, count in counts.items() if count < 2]
-    if lonely:
-        raise CircleError(f"{images.name}: class {lonely[0]!r} has one image; expected two, one of them to judge by")
-    if limit < 2 * len(counts):
-        raise CircleError(f"limit = {limit}: expected at least {2 * len(counts)}, two images of each class")
-    spare = sum(counts.values()) - 2 * len(counts)
-    share = min(1.0, (limit - 2 * len(counts)) / spare) if spare else 1.0
-    random = np.random.Generator(np.random.PCG64([seed, 0]))
-    roles = {}
-    for label, count in counts.items():
-        used = 2 + int(share * (count - 2))
-        held = min(max(1, round(validation * used)), used - 1)
-        role = np.repeat(np.array([HELD_BACK, LEARNED, UNUSED], dtype=np.int8), [held, used - held, count - used])
-        roles[label] = random.permutation(role)
-    return roles
-
-
+READ_BATCH = 256  # images read and learned at a time
 SCORING_BATCH = 256  # images judged together
 MAX_MEMBERS = 100_000  # members: nobody has more, and a slip of the finger should not count divisors for hours
 
@@ -437,8 +331,24 @@ Report = Callable[[str, int, int], None]  # told what is going on, how many imag
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is asked: how to spend ``budget`` members, judged by ``available`` ones."""
+class AdviceRequest:
+    """What is asked: how to spend ``budget`` members, judged by ``available`` ones.
+
+    Parameters
+    ----------
+    budget
+        n: members in all.
+    available
+        Members that are learned to judge by; more give better estimates and need more memory.
+    validation
+        Share of each class that is held back to measure on.
+    limit
+        Use at most this many images; None for all.
+    split_seed
+        Seed of the choice of images; it never touches the model.
+    partitions
+        Ways of dividing the members into groups to average over, for each m.
+    """
 
     budget: int
     available: int
@@ -480,44 +390,157 @@ class Findings:
     validated: int
     classes: int
     member_size: int  # d, features of one member
+    unreadable: tuple[str, ...] = ()  # why images were left out
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         facts = {name: value for name, value in vars(self).items() if name != "advice"}
-        return {**self.advice.to_dict(), **facts}
+        return {**self.advice.to_dict(), **facts, "unreadable": list(self.unreadable)}
 
 
-def study(
+def split_images(images: Images, request: AdviceRequest, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the images to learn and of those held back to judge by; what the limit leaves out is in neither."""
+    counts = images.counts
+    if len(counts) < 2:
+        raise CircleError(f"{name}: {len(counts)} class; expected at least 2 to tell apart")
+    lonely = [label for label, count in counts.items() if count < 2]
+    if lonely:
+        raise CircleError(f"{name}: class {lonely[0]!r} has one image; expected two, one of them to judge by")
+    seed = (request.split_seed, 0)
+    return hold_out(images.labels, request.validation, seed=seed, limit=request.limit, draw="rank")
+
+
+def recommend_allocation(
     classifier: CircleClassifier,
-    images: LabelledImages,
-    request: Request,
+    images: Images,
+    request: AdviceRequest,
     report: Report = lambda what, done, total: None,
+    *,
+    image: ImageConfig,
+    name: str = "images",
 ) -> Findings:
     """Measure groups of the classifier's kind of member and judge all ways to spend the budget.
 
-    Of ``classifier`` the settings are taken, but for groups and members: those are what is to be found.
+    Parameters
+    ----------
+    classifier
+        Its settings are taken, but for groups and members: those are what is to be found.
+    images
+        Labelled images; some are learned, the others judge.
+    request
+        The budget, and how to measure.
+    report
+        Told what is going on, how many images are done, and of how many.
+    image
+        The shape that the images are brought to.
+    name
+        What messages call the images.
+
+    Returns
+    -------
+    Findings
+        The advice with all allocations and laws; ``findings.advice.best`` is the recommendation.
     """
-    roles = assign_roles(images, request.validation, request.limit, request.split_seed)
+    learned, held = split_images(images, request, name)
     config = resolve("head", classifier.head)
     assert isinstance(config, HeadConfig)
     if not all(part.selectable for part in parts_named(config.parts)):
         raise CircleError(f"head {config.name!r} cannot be judged on groups of all sizes at once: choose another head")
-    shape = ImageShape(images.image.channels, images.image.height, images.image.width)
+    shape = ImageShape(image.channels, image.height, image.width)
     member = build_extractor(resolve("extractor", classifier.extractor), shape, classifier.seed)
     member_size = member.size
-    held = sum(int((role == HELD_BACK).sum()) for role in roles.values())
-    check_memory(member_size, len(roles), held * (member.bits // 8 if classifier.quantise else 4), config, request)
+    classes = len(images.counts)
+    check_memory(member_size, classes, len(held) * (member.bits // 8 if classifier.quantise else 4), config, request)
     settings = {**classifier.get_params(deep=False), "groups": 1, "members": request.available}
-    model = CircleClassifier(**settings).prepare(images.image)
-    features, labels = _learn(model, images, roles, report)
+    model = CircleClassifier(**settings).prepare(image)
+    unreadable: list[str] = []
+    features, labels = _learn(model, images, (learned, held), report, name, unreadable)
     judge = _Judge(model, features, labels, request, report)
     measured = {size: judge.measure(size) for size in request.sizes()}
     ensembles = {size: ensemble for size, (_, ensemble) in measured.items() if ensemble is not None}
     advice = advise(request.budget, [group for group, _ in measured.values()], ensembles)
-    return Findings(advice, model.samples_, len(labels), len(roles), member_size)
+    return Findings(advice, model.samples_, len(labels), classes, member_size, tuple(unreadable))
 
 
-def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> int:
+def explanation(findings: Findings, request: AdviceRequest) -> list[str]:
+    """What was found, in sentences."""
+    advice, best = findings.advice, findings.advice.best
+    lines = [
+        f"judged on {findings.validated:,} images held back from {findings.validated + findings.learned:,} of "
+        f"{counted(findings.classes, 'class')}, with {request.available} members of {findings.member_size:,} features",
+        f"recommended: {_allocation(best)} (--groups {best.groups} --members {best.members}), "
+        f"predicted error {best.predicted:.4f} ({_origin(best)})",
+    ]
+    judged = [(each.ensemble.accuracy, each) for each in advice.allocations if each.ensemble is not None]
+    if judged:
+        accuracy, most = max(judged, key=lambda pair: pair[0])
+        lines.append(f"most accurate on the images held back: {_allocation(most)}, {100 * accuracy:.2f} %")
+    lines += _bound_sentences(advice)
+    if any(each.origin == "extrapolated" for each in advice.allocations) and advice.laws.bias is not None:
+        lines.append(f"B_m where nothing was measured: the law with {_law(advice.laws.bias)}; {advice.laws.reason}")
+    if advice.unknown:
+        lines.append(f"nothing can be said of m = {', '.join(map(str, advice.unknown))}")
+    return lines
+
+
+def _bound_sentences(advice: Advice) -> list[str]:
+    """What the paper's bound says, which takes V_m for 1."""
+    if advice.laws.power is None:
+        return [advice.laws.reason]
+    largest = max(each.variance for each in advice.allocations)
+    lines = [
+        f"the paper's bound A m^(-2 alpha) + m/n with {_law(advice.laws.power)} is smallest at m* = "
+        f"{advice.best_real_members:.2f}; it takes V_m for 1, here that is at most {largest:.3f}"
+    ]
+    if advice.laws.floor is not None and advice.laws.floor.floor:
+        lines.append(
+            f"with a floor added for the label noise, {_law(advice.laws.floor)}, it is smallest at m* = "
+            f"{advice.best_real_members_above_floor:.2f}"
+        )
+    return lines
+
+
+def _allocation(allocation: Allocation) -> str:
+    return f"k = {counted(allocation.groups, 'group')} of m = {allocation.members}"
+
+
+def _origin(allocation: Allocation) -> str:
+    return {
+        "measured": "B_m and V_m measured",
+        "sum measured": "B_m + V_m measured",
+        "extrapolated": "B_m and V_m extrapolated",
+    }[allocation.origin]
+
+
+def _law(law: PowerLaw) -> str:
+    floor = f"F = {law.floor:.3g}, " if law.floor else ""
+    return f"{floor}A = {law.amplitude:.3g}, alpha = {law.alpha:.3g}"
+
+
+def advice_record(
+    findings: Findings,
+    request: AdviceRequest,
+    classifier: CircleClassifier,
+    image: ImageConfig,
+    name: str,
+    command: str,
+) -> dict[str, Any]:
+    """All numbers as plain data, with what it takes to get them again."""
+    return {
+        **findings.to_dict(),
+        "data": name,
+        "request": asdict(request),
+        "extractor": resolve("extractor", classifier.extractor).to_dict(),
+        "head": resolve("head", classifier.head).to_dict(),
+        "image": image.to_dict(),
+        "seed": classifier.seed,
+        "quantise": classifier.quantise,
+        "version": circle.__version__,
+        "command": command,
+    }
+
+
+def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, request: AdviceRequest) -> int:
     """Bytes: second moments of all members, those of the largest group with its matrices, held-back features."""
     whole, largest = request.available * size, max(request.sizes()) * size
     statistics = memory_of(whole, classes, head.parts) + SAMPLES_PER_PRODUCT * whole
@@ -528,7 +551,7 @@ def memory_needed(size: int, classes: int, held_bytes: int, head: HeadConfig, re
     return statistics + matrices + held_bytes * whole
 
 
-def check_memory(size: int, classes: int, held_bytes: int, head: HeadConfig, request: Request) -> None:
+def check_memory(size: int, classes: int, held_bytes: int, head: HeadConfig, request: AdviceRequest) -> None:
     """Refuse what does not fit, with the largest number of members that does.
 
     size: features of one member; held_bytes: of one feature of all images held back.
@@ -551,30 +574,35 @@ def check_memory(size: int, classes: int, held_bytes: int, head: HeadConfig, req
 
 
 def _learn(
-    model: CircleClassifier, images: LabelledImages, roles: Mapping[Label, np.ndarray], report: Report
+    model: CircleClassifier,
+    images: Images,
+    split: tuple[np.ndarray, np.ndarray],
+    report: Report,
+    name: str,
+    unreadable: list[str],
 ) -> tuple[Tensor, np.ndarray]:
     """Learn what is to be learned; features [N, size] of the images held back, and their columns of probabilities."""
-    total, done = sum(int((role != UNUSED).sum()) for role in roles.values()), 0
-    held_images = sum(int((role == HELD_BACK).sum()) for role in roles.values())
+    used, done = np.union1d(*split), 0
     dtype = model.groups_[0].grid.dtype if model.quantise else torch.float32
-    kept = torch.empty(held_images, model.groups_[0].size, dtype=dtype, device=model.device)
-    labels: list[Label] = []
-    for tile in images.tiles(roles):
-        pixels = torch.from_numpy(np.ascontiguousarray(tile.pixels)).to(torch.float32).div_(255.0)
+    kept = torch.empty(len(split[1]), model.groups_[0].size, dtype=dtype, device=model.device)
+    labels: list[Hashable] = []
+    for positions, batch in images.readable_batches(model.input_config(), READ_BATCH, unreadable.append, used):
+        pixels = torch.from_numpy(np.ascontiguousarray(batch)).to(torch.float32).div_(255.0)
         features = model.groups_[0].features(pixels.to(model.device))
-        held_back = torch.from_numpy(tile.held_back).to(features.device)
-        learned = [label for label, held in zip(tile.labels, tile.held_back, strict=True) if not held]
+        is_held = np.isin(positions, split[1])
+        held_back = torch.from_numpy(is_held).to(features.device)
+        learned = [images.label(position) for position in positions[~is_held]]
         if learned:
             model.learn_features([features[~held_back]], learned)
-        kept[len(labels) : len(labels) + int(held_back.sum())] = features[held_back]
-        labels += [label for label, held in zip(tile.labels, tile.held_back, strict=True) if held]
-        done += len(tile.labels)
-        report("learning", done, total)
+        kept[len(labels) : len(labels) + int(is_held.sum())] = features[held_back]
+        labels += [images.label(position) for position in positions[is_held]]
+        done += len(positions)
+        report("learning", done, len(used))
     column = {label: index for index, label in enumerate(model.statistics_[0].classes)}
     missing = [label for label in labels if label not in column]
     if missing or not labels or len(column) < 2:
         what = f"of class {missing[0]!r} none to learn" if missing else "too few"
-        raise CircleError(f"{images.name}: {what} of the images could be read; expected some of every class")
+        raise CircleError(f"{name}: {what} of the images could be read; expected some of every class")
     return kept[: len(labels)], np.array([column[label] for label in labels])
 
 
@@ -582,7 +610,7 @@ class _Judge:
     """Errors and variances of groups, on images that were held back."""
 
     def __init__(
-        self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: Request, report: Report
+        self, model: CircleClassifier, features: Tensor, columns: np.ndarray, request: AdviceRequest, report: Report
     ) -> None:
         self._statistics = model.statistics_[0]
         self._config = model.head_config()

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from circle.errors import counted
 from circle.paper.advise import Advice
 from circle.report.drawing import STYLES, dress, new_figure, safe_text
 
@@ -89,7 +90,7 @@ def _mark(axes: Axes, advice: Advice) -> None:
     """Where the recommendation and the bound's minimum are."""
     look: dict[str, Any] = {"linewidth": 1.2, "zorder": 1}
     best = advice.best
-    label = f"recommended: k = {best.groups} groups of m = {best.members}"
+    label = f"recommended: k = {counted(best.groups, 'group')} of m = {best.members}"
     axes.axvline(best.members, color=_PREDICTED["color"], linestyle="-", label=label, **look)
     if advice.best_real_members is not None:
         label = f"minimum of the paper's bound: $m^*$ = {advice.best_real_members:.3g}"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from circle.benchmark.results import Run
-from circle.report.content import READING, TITLE, Picture, Report, Section
+from circle.errors import counted
 from circle.report.markdown import provenance
 from circle.report.tables import FINAL, Entry, Table, TableRow
+
+if TYPE_CHECKING:
+    from circle.report.report import Picture, Report, Section
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1c2024; --soft: #60646c; --line: #d9dbe0; --page: #fcfcfd; --card: #ffffff;
@@ -62,10 +66,10 @@ def html_page(report: Report, images: Mapping[str, bytes]) -> str:
         f"<dt>{_symbol(name)}</dt><dd>{escape(text)}</dd>" for name, text in report.definitions.items()
     )
     parts = [
-        f"<h1>{escape(TITLE)}</h1>",
+        f"<h1>{escape(report.title)}</h1>",
         f'<p class="lead">{escape(_lead(report))}</p>',
         f'<nav>{"".join(links)}<a href="#runs">Where the numbers come from</a></nav>',
-        *(f"<p>{escape(text)}</p>" for text in READING),
+        *(f"<p>{escape(text)}</p>" for text in report.reading),
         f"<dl>{definitions}</dl>",
         *(_section(section, number, images) for number, section in enumerate(report.sections)),
         _table(report.stopped) if report.stopped else "",
@@ -73,10 +77,15 @@ def html_page(report: Report, images: Mapping[str, bytes]) -> str:
         *map(_run, report.runs),
         _repeated(report),
     ]
+    return whole_page(report.title, parts)
+
+
+def whole_page(title: str, parts: Sequence[str]) -> str:
+    """A page of these parts that needs nothing else."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(TITLE)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body>\n</html>\n"
     )
@@ -88,7 +97,7 @@ def _lead(report: Report) -> str:
     when = f", started {moments[0]}" + (f" to {moments[-1]}" if moments[-1] != moments[0] else "") if moments else ""
     count = len(report.runs)
     datasets = dict.fromkeys(section.dataset for section in report.sections)
-    return f"{count} {'run' if count == 1 else 'runs'} on {', '.join(datasets)}{when}."
+    return f"{counted(count, 'run')} on {', '.join(datasets)}{when}."
 
 
 def _section(section: Section, number: int, images: Mapping[str, bytes]) -> str:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from circle.benchmark.results import Run
-from circle.report.content import READING, TITLE, Report
 from circle.report.tables import Entry, Table
+
+if TYPE_CHECKING:
+    from circle.report.report import Report
 
 
 def markdown_page(report: Report) -> str:
     """The whole page; figures are linked in the folder beside it."""
-    parts = [f"# {TITLE}", *map(escape, READING)]
+    parts = [f"# {report.title}", *map(escape, report.reading)]
     parts.append("\n".join(f"- **{escape(name)}**: {escape(text)}" for name, text in report.definitions.items()))
     for section in report.sections:
         parts.append(f"## {escape(section.title)}")

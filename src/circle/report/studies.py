@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from circle.benchmark.results import Run
-from circle.paper import published
-from circle.paper.published import Metric, PublishedValue
+from circle.paper import published_results as published
+from circle.paper.published_results import Metric, PublishedValue
 from circle.report.drawing import STYLES, dress, new_figure, safe_text
 from circle.report.tables import (
     AVERAGE,
@@ -30,6 +30,7 @@ from circle.report.tables import (
     beside,
     comparable,
     count_stopped,
+    data_names,
     dataset_name,
     measured,
     same_but,
@@ -80,12 +81,13 @@ def study_of(run: Run) -> dict[str, Any] | None:
     return study if known else None
 
 
-def collect_studies(runs: Sequence[Run]) -> tuple[list[StudyCells], list[Run]]:
+def collect_studies(runs: Sequence[Run], names: Mapping[int, str] | None = None) -> tuple[list[StudyCells], list[Run]]:
     """All studies among the runs, and the runs left out because another repeats their seed.
 
     A study is one name, size, data set and split; head and ensembling also have one extractor. Within it the
-    runs of one variant with one config are its seeds.
+    runs of one variant with one config are its seeds. ``names`` has the data sets'.
     """
+    names = names or data_names(runs)
     found: dict[tuple[str, ...], dict[str, dict[Any, Run]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         study = study_of(run)
@@ -95,7 +97,7 @@ def collect_studies(runs: Sequence[Run]) -> tuple[list[StudyCells], list[Run]]:
         shared = None if study["name"] == "extractor" else config.get("extractor")
         variant = json.dumps([study.get("variant"), config], sort_keys=True)
         for tasks in map(str, run.info["tasks"]):
-            place = (study["name"], published.dataset_key(run.info["dataset"]), tasks)
+            place = (study["name"], names[id(run)], tasks)
             seeds = found[*place, json.dumps(study["budget"]), json.dumps(shared, sort_keys=True)][variant]
             seed = (run.info["seed"], run.info.get("class_order_seed"))
             other = seeds.setdefault(seed, run)
@@ -134,7 +136,11 @@ def study_table(study: StudyCells) -> Table:
     return Table(
         title=f"{study.title} (%)",
         headings=(
-            *("variant", AVERAGE, FINAL, "chosen settings", "accuracy on held-back training images"),
+            "variant",
+            AVERAGE,
+            FINAL,
+            "chosen settings",
+            "accuracy on held-back training images",
             "learning (s)",
         ),
         rows=tuple(rows),

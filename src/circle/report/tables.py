@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from circle.baselines.costs import is_fitted
+from circle.benchmark.experiment import USER_DATA
 from circle.benchmark.metrics import StreamRecord
 from circle.benchmark.results import Run
 from circle.data.tasks import task_sizes
-from circle.errors import CircleError
-from circle.paper import published
-from circle.paper.published import PublishedValue
+from circle.errors import CircleError, counted
+from circle.paper import published_results as published
+from circle.paper.published_results import PublishedValue
+from circle.registry import list_datasets
 
 REQUIRED = ("method", "label", "dataset", "tasks", "seed", "class_order", "test_images", "config")
 
@@ -133,17 +135,18 @@ def record_of(run: Run, tasks: str) -> StreamRecord | None:
     return run.record(tasks) if run.complete or run.reached(tasks) else None
 
 
-def collect(runs: Sequence[Run]) -> tuple[list[Cell], list[Run]]:
+def collect(runs: Sequence[Run], names: Mapping[int, str] | None = None) -> tuple[list[Cell], list[Run]]:
     """All cells, by data set, split and label, and the runs left out because another repeats their seed.
 
     Runs of one label with different configs are different methods: what differs is then added to their labels.
+    ``names`` has the data sets' (:func:`data_names`).
     """
-    check_runs(runs)
-    labels = _labels(runs)
+    names = names or data_names(runs)
+    labels = _labels(runs, names)
     members: dict[tuple[str, str, str], dict[tuple[Any, Any], Run]] = defaultdict(dict)
     for run in runs:
         for tasks in map(str, run.info["tasks"]):
-            seeds = members[published.dataset_key(run.info["dataset"]), tasks, labels[id(run)]]
+            seeds = members[names[id(run)], tasks, labels[id(run)]]
             seed = (run.info["seed"], run.info.get("class_order_seed"))
             # The same seed twice would only make the deviation look smaller: the one that got further stays.
             if seed not in seeds or len(run.rows) > len(seeds[seed].rows):
@@ -175,7 +178,6 @@ def check_runs(runs: Sequence[Run]) -> None:
     """Refuse what cannot be put into one table, before anything is written."""
     if not runs:
         raise CircleError("no results to report: expected at least one run")
-    tests: dict[str, tuple[dict[str, int], Run]] = {}
     for run in runs:
         missing = [name for name in REQUIRED if name not in run.info]
         if missing:
@@ -186,21 +188,45 @@ def check_runs(runs: Sequence[Run]) -> None:
             raise CircleError(f"{run.folder}: no rows, expected at least one evaluation")
         if len(run.info["class_order"]) != len(run.info["test_images"]):
             raise CircleError(f"{run.folder}: the run record has not one number of test images for each class")
+
+
+def data_names(runs: Iterable[Run]) -> dict[int, str]:
+    """What the data set of each run, by identity, is called in the report.
+
+    Two folders of a user's may have one name: where classes or test images differ, the name says how many there are.
+    A data set that CIRCLE knows by name has one test part only.
+    """
+    tests: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
         test = dict(zip(run.info["class_order"], run.info["test_images"], strict=True))
-        name = published.dataset_key(run.info["dataset"])
-        first, other = tests.setdefault(name, (test, run))
-        if first != test:
+        tests[published.dataset_key(run.info["dataset"])][json.dumps(test, sort_keys=True)].append(run)
+    names: dict[int, str] = {}
+    for name, parts in tests.items():
+        taken = Counter[str]()
+        (first, *_), *others = parts.values()
+        if others and (name in published.DATASETS or (name in list_datasets() and name != USER_DATA)):
             raise CircleError(
-                f"{run.folder} and {other.folder}: different classes or test images under the name "
-                f"{run.info['dataset']!r}; report them apart"
+                f"{others[0][0].folder} and {first.folder}: different classes or test images under the name "
+                f"{first.info['dataset']!r}; report them apart"
             )
+        for part in parts.values():
+            shown = f"{name} ({_counts(part[0])})" if others else name
+            taken[shown] += 1
+            number = f", number {taken[shown]}" if taken[shown] > 1 else ""
+            names |= {id(run): f"{shown}{number}" for run in part}
+    return names
 
 
-def _labels(runs: Sequence[Run]) -> dict[int, str]:
+def _counts(run: Run) -> str:
+    classes, images = len(run.info["class_order"]), sum(run.info["test_images"])
+    return f"{counted(classes, 'class')}, {counted(images, 'test image')}"
+
+
+def _labels(runs: Sequence[Run], names: Mapping[int, str]) -> dict[int, str]:
     """The label of each run, by identity; with what differs added where one label stands for several configs."""
     groups: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        groups[published.dataset_key(run.info["dataset"]), _display(run)].append(run)
+        groups[names[id(run)], _display(run)].append(run)
     labels: dict[int, str] = {}
     for (_, label), group in groups.items():
         # A method may have a config of its own for every split; only several in one split need telling apart.
@@ -279,8 +305,15 @@ METRICS: tuple[tuple[published.Metric, Callable[[StreamRecord], float]], ...] = 
 )
 
 COST_HEADINGS = (
-    *("tasks", "method", "learning (s)", "evaluation (s)", "peak memory (MB)"),
-    *("learnable", "fixed", "learnable + fixed", "generated"),
+    "tasks",
+    "method",
+    "learning (s)",
+    "evaluation (s)",
+    "peak memory (MB)",
+    "learnable",
+    "fixed",
+    "learnable + fixed",
+    "generated",
 )
 
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
+from circle.errors import counted
 from circle.files import atomic_path
-from circle.report.html import STYLE
+from circle.report.drawing import new_figure
+from circle.report.html import whole_page
 
 PRESET, TRIALS, PAGE = "tuned.toml", "search.json", "search.html"
 
@@ -25,7 +27,7 @@ def write_all(tuning: CircleTuning | RivalTuning, search: Search, chosen: Trial,
     count = sum(len(search.finished(stage)) for stage in search.stages)
     words = [
         f"{title}: {100 * (chosen.value or 0.0):.2f} % on held-back training images,",
-        f"the best of {count} trials; all are in {TRIALS}.",
+        f"the best of {counted(count, 'trial')}; all are in {TRIALS}.",
         f"Made by: {command}",
     ]
     write_preset(request.folder / PRESET, tuning.preset(chosen), words)
@@ -89,7 +91,7 @@ def write_page(path: Path, title: str, search: Search, chosen: Trial) -> None:
     )
     for stage in search.stages:
         trials = search.finished(stage)
-        parts.append(f"<h2>Stage {escape(stage.name)}: {len(trials)} trials</h2>")
+        parts.append(f"<h2>Stage {escape(stage.name)}: {counted(len(trials), 'trial')}</h2>")
         importances = search.importances(stage)
         if trials:
             picture = _picture(trials, importances)
@@ -99,13 +101,8 @@ def write_page(path: Path, title: str, search: Search, chosen: Trial) -> None:
             words = "Left: accuracy of each trial and the best so far. Right: share of each setting in the differences."
             parts.append(f"<figcaption>{words}</figcaption></figure>")
         parts.append(_table(trials, chosen))
-    page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body>{''.join(parts)}</body></html>"
-    )
     with atomic_path(path) as temporary:
-        temporary.write_text(page)
+        temporary.write_text(whole_page(title, parts), encoding="utf-8")
 
 
 def _table(trials: Sequence[Trial], chosen: Trial) -> str:
@@ -131,9 +128,7 @@ def _shown(value: Any) -> str:
 
 def _picture(trials: Sequence[Trial], importances: Mapping[str, float]) -> str:
     """An SVG, base64."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = new_figure(10, 3.6)
     course, bars = figure.subplots(1, 2)
     complete = [(trial.number, 100 * trial.value) for trial in trials if trial.value is not None]
     course.plot(*zip(*complete, strict=True) if complete else ([], []), "o", markersize=4, label="trials")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from circle.data.contents import PIXELS, SECONDS
+from circle.data.workers import MAX_PIXELS, MAX_SECONDS
 from circle.errors import CircleError
 
 MEGABYTE = 2**20
@@ -71,8 +71,8 @@ class Limits:
 
     classes: int = 1000
     image_bytes: int = 16 * MEGABYTE
-    image_pixels: int = PIXELS
-    image_seconds: float = SECONDS
+    image_pixels: int = MAX_PIXELS
+    image_seconds: float = MAX_SECONDS
     model_bytes: int = 256 * MEGABYTE
     body_seconds: float = 30.0
     waiting: int = 64

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from circle import files
-from circle.data.sources import Sample
+from circle.data.images import Sample
 from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
 from circle.serve.edit_history import EditHistory, LabelledImage, encode_label, images_frame

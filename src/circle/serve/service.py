@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from circle.data.contents import ContentDecoder
 from circle.data.decode import ImageConfig
+from circle.data.workers import ContentDecoder
 from circle.learner import CircleClassifier
 from circle.serve.limits import BusyError, ByteBudget, Limits
 from circle.serve.model_store import LearnRequest, ModelStore

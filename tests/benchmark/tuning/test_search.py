@@ -92,7 +92,7 @@ def test_poor_trials_are_cut_short(tmp_path: Path) -> None:
     search = new(tmp_path, Judge())
     search.run(20)
     states = [trial.state for trial in search.finished(FIRST)]
-    assert states[: searching.STARTUP] == ["complete"] * searching.STARTUP and "pruned" in states
+    assert states[: searching.STARTUP_TRIALS] == ["complete"] * searching.STARTUP_TRIALS and "pruned" in states
     cut = [value(trial.settings) for trial in search.finished(FIRST) if trial.value is None]
     assert max(cut) < search.best_value(FIRST)  # pyright: ignore[reportOperatorIssue]
 

@@ -18,15 +18,16 @@ from circle.benchmark.tuning.tune import (
     points,
     rival_trial,
 )
-from circle.data.datasets import Dataset, ImageSet, load_dataset
+from circle.data.datasets import Dataset, load_dataset
+from circle.data.images import Images
 from circle.learner import CircleClassifier
 from circle.registry import entry
 
 
-class Locked(ImageSet):
+class Locked(Images):
     """Test images that nobody may look at."""
 
-    def __init__(self, images: ImageSet) -> None:
+    def __init__(self, images: Images) -> None:
         self.labels = images.labels
 
     def _read(self, indices: np.ndarray) -> np.ndarray:
@@ -69,7 +70,7 @@ def test_circle_with_the_lambda_of_the_best_mean(digits: Dataset, tmp_path: Path
     outcome = circle_trial(
         small(), held, stream, "2", FeatureStore(tmp_path), lambda step, value: seen.append((step, value))
     )
-    images, labels = digits.train.images(np.arange(300)), digits.train.labels
+    images, labels = digits.train[np.arange(300)], digits.train.labels
     means = {}
     for ridge in (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0):
         accuracies = []
@@ -111,7 +112,7 @@ def test_a_rival_is_tested_after_every_task(digits: Dataset) -> None:
 
 def test_parameters_without_learning(digits: Dataset) -> None:
     classifier = changed_classifier(small(), {"groups": 2, "members": 3})
-    images = digits.train.images(np.arange(300))
+    images = digits.train[np.arange(300)]
     model = changed_classifier(classifier, {}).fit(images, digits.train.labels)
     count = model.parameter_count()
     assert parameters_of(classifier, digits) == count.learnable + count.fixed

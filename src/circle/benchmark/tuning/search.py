@@ -14,8 +14,8 @@ from circle.errors import CircleError
 from circle.files import atomic_path
 
 JOURNAL, BASIS = "journal.log", "basis.json"
-REPEATS = 20  # proposals in a row that were tried before, after which a space counts as exhausted
-STARTUP = 5  # trials before any is cut short, and before the sampler learns from them
+MAX_REPEATED_PROPOSALS = 20  # proposals in a row that were tried before, after which a space counts as exhausted
+STARTUP_TRIALS = 5  # trials before any is cut short, and before the sampler learns from them
 START = "start"  # setting of a later stage: which of the best of the stage before it begins from
 BASE = "base"  # the name of the start that is the settings as they were given
 
@@ -73,7 +73,7 @@ class Search:
         for index, stage in enumerate(self.stages):
             study = self._study(stage, index)
             repeats = 0
-            while len(self.finished(stage)) < trials and repeats < REPEATS:
+            while len(self.finished(stage)) < trials and repeats < MAX_REPEATED_PROPOSALS:
                 if should_stop() or (deadline is not None and time.monotonic() > deadline):
                     return False
                 repeats = 0 if self._trial(study, stage, index) else repeats + 1
@@ -122,7 +122,7 @@ class Search:
         """The share of each setting in the differences between the trials of a stage; empty where too few are there."""
         optuna = import_optuna()
         study = self._study(stage, self.stages.index(stage))
-        if len([trial for trial in self.finished(stage) if trial.value is not None]) < STARTUP:
+        if len([trial for trial in self.finished(stage) if trial.value is not None]) < STARTUP_TRIALS:
             return {}
         evaluator = optuna.importance.MeanDecreaseImpurityImportanceEvaluator(seed=self.seed)
         return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
@@ -188,7 +188,7 @@ class Search:
             known = 0
         seed = self.seed + 1000 * index + known
         kinds = {
-            "tpe": lambda: optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP),
+            "tpe": lambda: optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS),
             "random": lambda: optuna.samplers.RandomSampler(seed=seed),
         }
         study = optuna.create_study(
@@ -197,7 +197,7 @@ class Search:
             direction="maximize",
             load_if_exists=True,
             sampler=kinds[self.sampler](),
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP, n_warmup_steps=1),
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=1),
         )
         if "starts" not in study.user_attrs:
             study.set_user_attr("starts", self._starts(index))

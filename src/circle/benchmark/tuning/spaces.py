@@ -43,7 +43,6 @@ RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 BATCHES = (16, 32, 64, 128)
 FIRST_TASK = (1.0, 3.0, 10.0)  # times as many epochs there, of a budget, as the method is published with
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
-OPTIMISATION = ("learning_rate", "batch_size", "epochs", "weight_decay")
 #: Settings that are no coefficients: what the network is, where it is, and how it is fed.
 LEFT_ALONE = ("network", "width", "first_kernel", "max_pool", "augmentations", "device", "optimiser", "scheduler")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +13,24 @@ import numpy as np
 
 from circle.baselines.costs import fit_budget
 from circle.baselines.trainer import TrainerConfig
-from circle.benchmark import campaign, selection
-from circle.benchmark.features import FeatureStore
-from circle.benchmark.runner import Stream
+from circle.benchmark import jobs, selection
+from circle.benchmark.experiment import StoppedError
+from circle.benchmark.features import FeatureStore, features_of
 from circle.benchmark.tuning.search import Outcome, Sampler, Search, Trial, Watch, check_basis
 from circle.benchmark.tuning.spaces import ENSEMBLE, SIZES, Stage, member_space, rival_changes, rival_stages
 from circle.config import check_names
-from circle.data.datasets import Dataset, Selection
-from circle.data.tasks import task_sizes
+from circle.data.datasets import Dataset
+from circle.data.hold_out import hold_out
+from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
 from circle.learner import CircleClassifier
+from circle.machine import stop_requests
 from circle.method import Task, predict
-from circle.registry import entry, resolve
+from circle.registry import entry, list_methods, resolve
 
-POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
+MAX_TEST_POINTS = 5  # tasks after which CIRCLE is tested in a trial; rivals are tested after every one
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,12 @@ class Held:
 
     @classmethod
     def of(cls, dataset: Dataset, share: float, seed: int = 0) -> Held:
-        return cls(dataset, *selection.validation_split(dataset.train.labels, share, seed), share)
+        return cls(dataset, *hold_out(dataset.train.labels, share, seed=seed), share)
 
     def stream(self, class_order_seed: int) -> Stream:
         """The stream with the held-back images in the place of the test images."""
         train = self.dataset.train
-        parts = {"train": Selection(train, self.learned), "test": Selection(train, self.held_back)}
+        parts = {"train": train.subset(self.learned), "test": train.subset(self.held_back)}
         return Stream.of(replace(self.dataset, **parts), class_order_seed)
 
 
@@ -88,10 +92,10 @@ def circle_trial(
     classifier = classifier.prepare(held.dataset.image)
     config = resolve("head", classifier.head)
     assert isinstance(config, HeadConfig)
-    features, _ = campaign.features_of(classifier, held.dataset.train, store, lambda done, total: None)
+    features, _ = features_of(classifier, held.dataset.train, store, lambda done, total: None)
     labels = held.dataset.train.labels
     candidates = selection.candidate_settings(config)
-    ends = points(tasks, len(stream.order), POINTS)
+    ends = points(tasks, len(stream.order), MAX_TEST_POINTS)
     found = np.zeros((len(ends), len(candidates)))
     start = 0
     for number, end in enumerate(ends):
@@ -123,7 +127,7 @@ def changed_classifier(base: CircleClassifier, changes: dict[str, Any]) -> Circl
 
 def parameters_of(classifier: CircleClassifier, dataset: Dataset) -> int:
     """Learnable and fixed numbers of a classifier after all classes, without learning any."""
-    member = campaign.member_of(classifier, dataset)
+    member = jobs.member_of(classifier, dataset)
     own = member.parameter_count()
     count = classifier.groups * classifier.members
     return count * (own.fixed + own.learnable + member.size * len(dataset.classes))
@@ -166,8 +170,8 @@ def fitted_size(
     return best
 
 
-RESNET_18 = 11_168_832  # parameters that the rivals' networks have
-LOOSE = 0.5  # tolerance where no number of parameters was asked for
+RESNET_18_PARAMETERS = 11_168_832  # parameters that the rivals' networks have
+LOOSE_TOLERANCE = 0.5  # tolerance where no number of parameters was asked for
 MEMBER_STAGE, ENSEMBLE_STAGE = "member", "ensemble"
 
 
@@ -182,13 +186,24 @@ class TuneRequest:
     class_order_seed: int
     seed: int
     sampler: Sampler
-    parameters: int | None = RESNET_18  # of CIRCLE, learnable and fixed; None: half to twice those of the preset
+    parameters: int | None = (
+        RESNET_18_PARAMETERS  # of CIRCLE, learnable and fixed; None: half to twice those of the preset
+    )
     tolerance: float = 0.05
     budget: float | None = None  # seconds of learning that a rival's epochs are fitted to
     only: tuple[str, ...] = ()  # settings to search; all others stay as they are
+    trials: int = 20  # of each stage
+    minutes: float | None = None  # after which no further trial is begun
+
+    def __post_init__(self) -> None:
+        check_names([self.method], [jobs.CIRCLE, *list_methods()], "method")
+        for name in ("trials", "minutes", "budget"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise CircleError(f"{name} {value:g}: expected more than 0")
 
 
-class Tuning:
+class Tuning(ABC):
     """A search and what it needs: the data without its test images, the settings to start from, the judge."""
 
     def __init__(self, request: TuneRequest, held: Held) -> None:
@@ -196,6 +211,24 @@ class Tuning:
         self.request, self.held = request, held
         self.stream: Stream = held.stream(request.class_order_seed)
         self.basis: dict[str, Any] = {}
+
+    @abstractmethod
+    def start(self) -> Search:
+        """The search with its stages, as far as it came before."""
+
+    def run(self, report: Callable[[Stage, int, float | None], None]) -> tuple[Search, bool]:
+        """Try settings; the search, and whether all trials are done.
+
+        ``report`` is told the stage, its finished trials and the best value so far. An interruption ends with
+        :class:`StoppedError` after the trial under way; finished ones are kept.
+        """
+        search, minutes = self.start(), self.request.minutes
+        deadline = None if minutes is None else time.monotonic() + 60 * minutes
+        with stop_requests() as stop:
+            done = search.run(self.request.trials, deadline=deadline, should_stop=lambda: bool(stop), report=report)
+            if stop:
+                raise StoppedError
+        return search, done
 
     def search(self, stages: list[Stage], evaluate: Callable[[dict[str, Any], Watch], Outcome], base: Any) -> Search:
         """The search in its folder, which must be of the same data, settings and space."""
@@ -208,7 +241,7 @@ class Tuning:
             "share": self.held.share,
             "class_order_seed": request.class_order_seed,
             "seed": request.seed,
-            "parameters": request.parameters if request.method == campaign.CIRCLE else None,
+            "parameters": request.parameters if request.method == jobs.CIRCLE else None,
             "budget": request.budget,
             "base": base,
             "space": {stage.name: stage.to_dict() for stage in stages},
@@ -251,7 +284,7 @@ class CircleTuning(Tuning):
 
     def evaluate(self, settings: dict[str, Any], watch: Watch) -> Outcome:
         classifier = self.classifier(settings)
-        campaign.estimate(classifier, self.stream, None).check()
+        jobs.circle_estimate(classifier, self.stream, None).check()
         return circle_trial(classifier, self.held, self.stream, self.request.tasks, self.store, watch)
 
     def classifier(self, settings: dict[str, Any]) -> CircleClassifier:
@@ -267,10 +300,10 @@ class CircleTuning(Tuning):
         if "groups" not in settings:
             if size_setting(classifier)[0] in settings:
                 return classifier
-            tolerance = LOOSE
+            tolerance = LOOSE_TOLERANCE
             wanted = parameters_of(changed_classifier(self.base, alone), self.held.dataset)
         elif wanted is None:
-            tolerance = LOOSE
+            tolerance = LOOSE_TOLERANCE
             wanted = round(parameters_of(self.base, self.held.dataset) * settings["size_scale"])
         fitted = fitted_size(classifier, self.held.dataset, wanted, tolerance)
         if fitted is None:
@@ -317,8 +350,8 @@ class RivalTuning(Tuning):
         config = rival_changes(self.base, settings)
         if self.request.budget is None:
             return config
-        course = campaign.course_of(self.stream.dataset, self.request.tasks, self.request.class_order_seed)
-        return fit_budget(config, course, campaign.image_shape(self.held.dataset), self.request.budget)
+        course = jobs.course_of(self.stream.dataset, self.request.tasks, self.request.class_order_seed)
+        return fit_budget(config, course, jobs.image_shape(self.held.dataset), self.request.budget)
 
     def chosen(self, search: Search) -> Trial:
         return search.best()
@@ -335,15 +368,18 @@ class RivalTuning(Tuning):
 def new_tuning(
     request: TuneRequest,
     dataset: Dataset,
+    new_classifier: Callable[[], CircleClassifier],
+    store: FeatureStore,
     *,
-    classifier: CircleClassifier | None = None,
-    rival: TrainerConfig | None = None,
-    store: FeatureStore | None = None,
+    preset: str | None = None,
+    rival: Mapping[str, Any] | None = None,
 ) -> CircleTuning | RivalTuning:
-    """The search of one method; the classifier, or the rival's config, is what it starts from."""
+    """The search of one method, from CIRCLE's settings, or a rival's: the preset's with the given ones on top."""
     held = Held.of(dataset, request.share)
-    if classifier is not None and store is not None:
-        return CircleTuning(request, held, classifier, store)
-    if rival is None:
+    if request.method == jobs.CIRCLE:
+        return CircleTuning(request, held, new_classifier(), store)
+    asked = jobs.Request((request.method,), (request.tasks,), preset=preset, rival=dict(rival or {}))
+    config = jobs.rival_config(asked, request.method, request.tasks, dataset)
+    if not isinstance(config, TrainerConfig):
         raise CircleError(f"method {request.method!r} has no settings to search")
-    return RivalTuning(request, held, rival)
+    return RivalTuning(request, held, config)

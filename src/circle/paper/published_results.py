@@ -9,10 +9,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from circle.presets.published import DATASETS as TUNED_DATASETS
-from circle.presets.published import METHODS as METHODS
-from circle.presets.published import match_name, plain_name
-from circle.presets.published import method_key as method_key
+from circle.presets.published_settings import DATASETS as TUNED_DATASETS
+from circle.presets.published_settings import METHODS as METHODS
+from circle.presets.published_settings import match_name, plain_name
+from circle.presets.published_settings import method_key as method_key
 
 DATASETS = {**TUNED_DATASETS, "imagenet1k": "ImageNet-1k"}
 # Classes and test images of the paper's data sets: published values say nothing about a part of one.
@@ -70,11 +70,6 @@ def main_result(dataset: str, tasks: int | str, method: str, metric: Metric) -> 
     PublishedValue(mean=45.34, std=0.3, mark='best')
     """
     return _value(_lookup("main", dataset, f"T{tasks}", method, metric))
-
-
-def main_methods(dataset: str, tasks: int | str) -> list[str]:
-    """The methods that the main comparison has for a data set and number of tasks, in the paper's order."""
-    return list(_lookup("main", dataset, f"T{tasks}") or ())
 
 
 def cost_result(dataset: str, tasks: int | str, method: str) -> PublishedCost | None:

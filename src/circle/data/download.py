@@ -4,19 +4,68 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
 import hashlib
+import json
 import os
 import shutil
+import stat
 import sys
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
 
 from circle.config import check_names
-from circle.data.downloads import DOWNLOADS
-from circle.data.guard import printable, reason
-from circle.data.unpacking import intact, unpack, unpacked_here, write_manifest
-from circle.errors import CircleError
+from circle.errors import CircleError, printable, reason
+
+MANIFEST = ".circle.json"
+IMAGENET = "CIRCLE_IMAGENET"  # the variable that says where ImageNet is
+
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_OMNIGLOT = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A data set's official files (URL: checksum), and names under which people keep it unpacked."""
+
+    files: dict[str, str]
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [url.rpartition("/")[2] for url in self.files]
+
+
+DOWNLOADS = {
+    "cifar100": Download(
+        {"https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"},
+        also=("cifar-100-binary",),
+    ),
+    "tinyimagenet": Download(
+        {"http://cs231n.stanford.edu/tiny-imagenet-200.zip": "md5:90528d7ca1a48142e341f4ef8d21d0de"},
+        also=("tiny-imagenet-200",),
+    ),
+    "fashion_mnist": Download(
+        {
+            f"{_FASHION}train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            f"{_FASHION}train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
+            f"{_FASHION}t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
+            f"{_FASHION}t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    "omniglot": Download(
+        {
+            f"{_OMNIGLOT}images_background.zip": "md5:68d2efa1b9178cc56df9314c21c6e718",
+            f"{_OMNIGLOT}images_evaluation.zip": "md5:6b91aef0f799c5bb55b94e3f2daec811",
+        },
+        also=("omniglot.npz",),
+    ),
+}
 
 
 def cache_folder() -> Path:
@@ -38,6 +87,19 @@ def find(name: str) -> Path | None:
 def _holds_something(path: Path) -> bool:
     """Whether there is a file, or a folder that is more than a folder."""
     return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
+def whereabouts(name: str) -> tuple[bool, str]:
+    """Whether a data set is on this machine, and where it is or how it gets there."""
+    if name in DOWNLOADS:
+        found = find(name)
+        return (False, f"circle data fetch {name}") if found is None else (True, str(found))
+    if name == "digits":
+        return True, "comes with scikit-learn"
+    if name == "folder":
+        return False, "--data, a path to your own images"
+    folder = os.environ.get(IMAGENET)
+    return (True, folder) if folder and Path(folder).is_dir() else (False, f"{IMAGENET} or --data")
 
 
 def locate(name: str, path: Path | str | None = None) -> Path:
@@ -213,3 +275,111 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CircleError(f"{printable(path)}: cannot be read ({reason(error)})") from error
+
+
+# --- unpacking ---
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack ``.tar.gz``, ``.zip`` or a single ``.gz`` below ``folder``.
+
+    Raises:
+        CircleError: damaged, or with a member that is a link, a device or outside of the folder.
+        OSError: no room, or no right to write.
+    """
+    name = archive.name
+    try:
+        if archive.stat().st_size == 0:  # to gzip that is an archive of nothing
+            raise EOFError("empty")
+        if name.endswith(".tar.gz"):
+            _untar(archive, folder)
+        elif name.endswith(".zip"):
+            _unzip(archive, folder)
+        elif name.endswith(".gz"):
+            with gzip.open(archive) as file:
+                _copy(cast("IO[bytes]", file), folder / name.removesuffix(".gz"))
+        else:
+            raise CircleError(f"{printable(archive)}: expected .tar.gz, .zip or .gz")
+    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
+        raise CircleError(f"{printable(archive)}: damaged archive ({reason(error)}); download it again") from error
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    with gzip.open(archive) as file, tarfile.open(fileobj=file, mode="r:") as members:
+        for member in members:
+            target = _inside(folder, member.name, archive)
+            if member.isdir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            content = members.extractfile(member) if member.isreg() else None
+            if content is None:
+                raise _refused(archive, member.name)
+            _copy(content, target)
+        # tarfile takes a damaged header for the end. Only at the real end does gzip compare its checksum.
+        while file.read(1 << 20):
+            pass
+
+
+def _unzip(archive: Path, folder: Path) -> None:
+    with zipfile.ZipFile(archive) as members:
+        for member in members.infolist():
+            target = _inside(folder, member.filename, archive)
+            if member.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG):
+                raise _refused(archive, member.filename)
+            with members.open(member) as content:
+                _copy(content, target)
+
+
+def _inside(folder: Path, name: str, archive: Path) -> Path:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name:
+        raise _refused(archive, name)
+    return folder.joinpath(*parts)
+
+
+def _refused(archive: Path, name: str) -> CircleError:
+    return CircleError(f"{printable(archive)}: holds {printable(name)!r}; expected plain files inside one folder")
+
+
+def _copy(content: IO[bytes], target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as file:
+        shutil.copyfileobj(content, file, 1 << 20)
+
+
+def write_manifest(folder: Path) -> None:
+    """Record what a folder holds, for :func:`intact`."""
+    (folder / MANIFEST).write_text(json.dumps({"digest": _digest(folder)}), encoding="utf-8")
+
+
+def unpacked_here(folder: Path) -> bool:
+    """Whether a folder is our work, rather than somebody's own."""
+    return (folder / MANIFEST).exists()
+
+
+def intact(folder: Path) -> bool:
+    """Whether a folder still holds exactly what was unpacked; nobody knows that of one not unpacked here."""
+    if not unpacked_here(folder):
+        return True
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["digest"] == _digest(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _digest(folder: Path) -> str:
+    """A hash of all names and contents below a folder."""
+    total = hashlib.blake2b(digest_size=16)
+    for place, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = Path(place, name)
+            if path != folder / MANIFEST:
+                with path.open("rb") as file:
+                    content = hashlib.file_digest(file, "blake2b").digest()
+                total.update(repr((str(path.relative_to(folder)), content)).encode(errors="surrogateescape"))
+    return total.hexdigest()

@@ -1,10 +1,10 @@
-"""From a request ("these methods, splits and seeds on that data set") to runs, with what they share computed once."""
+"""From a request ("these methods, splits and seeds on that data set") to jobs, one a run, and what each will need."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +14,60 @@ from circle.baselines.costs import Course, fit_budget, memory_needed, probe
 from circle.baselines.trainer import TrainerConfig
 from circle.benchmark.features import FeatureStore, check_disk
 from circle.benchmark.results import INFO, read_run
-from circle.benchmark.runner import Plan, Stream
+from circle.benchmark.runner import Plan
 from circle.config import Config
-from circle.data.datasets import Dataset, ImageSet, shares
-from circle.data.tasks import task_sizes
+from circle.data.datasets import Dataset
+from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.extractors import Extractor, ImageShape, build_extractor
+from circle.heads import HeadConfig
 from circle.learner import CircleClassifier
-from circle.machine import available_memory
+from circle.machine import require_memory
 from circle.method import CircleMethod, Method
 from circle.presets import DEFAULT, read_preset
-from circle.presets.published import METHODS, method_key, rival_settings
+from circle.presets.published_settings import METHODS, method_key, rival_settings
 from circle.registry import entry, resolve
-from circle.statistics.second_moment import STRIP_ROWS
+from circle.statistics import SAMPLES_PER_PRODUCT, memory_of
+
+CIRCLE, PAPER = "circle", "paper"
+PUBLISHED_WIDTH = 64  # of the ResNets
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of ``circle bench run`` asks for."""
+    """What to run: every method with every seed on every split.
+
+    Parameters
+    ----------
+    methods
+        ``"circle"`` and any of the registered methods.
+    tasks
+        Splits, such as ``"20"`` (equal tasks) or ``"50+50x1"`` (sizes).
+    seeds
+        Model seeds.
+    preset
+        A preset's name or TOML file; None for the defaults.
+    label
+        How reports call the runs; None for the method's own name.
+    class_order_seed
+        Seed of the class order; it never touches the model.
+    command
+        The command line, for the record.
+    rival
+        Settings of methods other than CIRCLE.
+    budget
+        Seconds of learning that the rivals' epochs are fitted to.
+    """
 
     methods: tuple[str, ...]
     tasks: tuple[str, ...]
-    seeds: tuple[int, ...]
-    preset: str | None
-    label: str | None
-    class_order_seed: int
-    command: str
-    rival: dict[str, Any] = field(default_factory=dict)  # settings of methods other than CIRCLE
-    budget: float | None = None  # seconds of learning that the rivals' epochs are fitted to
+    seeds: tuple[int, ...] = (0,)
+    preset: str | None = None
+    label: str | None = None
+    class_order_seed: int = 0
+    command: str = ""
+    rival: dict[str, Any] = field(default_factory=dict)
+    budget: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,23 +82,6 @@ class Job:
     course: Course | None = None
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Bytes that a run will take at most, and what there is."""
-
-    memory: int
-    memory_available: int | None
-    disk: int
-    seconds: float | None = None  # of learning, where it was timed beforehand
-
-    def check(self) -> None:
-        if self.memory_available is not None and self.memory > self.memory_available:
-            raise CircleError(
-                f"needs about {self.memory / 1e9:.1f} GB of memory, {self.memory_available / 1e9:.1f} GB are there: "
-                "use fewer members or groups, a smaller preset, or a narrower network"
-            )
-
-
 def jobs(
     request: Request, dataset: Dataset, output: Path, new_classifier: Callable[[int], CircleClassifier]
 ) -> Iterator[Job]:
@@ -83,14 +92,10 @@ def jobs(
     for name in request.methods:
         for seed in request.seeds:
             if name == CIRCLE:
-                yield _circle_job(request, request.tasks, seed, dataset, output, new_classifier)
+                yield _circle_job(request, seed, dataset, output, new_classifier)
             else:
                 for split in request.tasks:
                     yield _method_job(request, name, split, seed, dataset, output)
-
-
-CIRCLE, PAPER = "circle", "paper"
-PUBLISHED_WIDTH = 64  # of the ResNets
 
 
 def _check_rival_settings(request: Request) -> None:
@@ -102,12 +107,7 @@ def _check_rival_settings(request: Request) -> None:
 
 
 def _circle_job(
-    request: Request,
-    tasks: Sequence[str],
-    seed: int,
-    dataset: Dataset,
-    output: Path,
-    new_classifier: Callable[[int], CircleClassifier],
+    request: Request, seed: int, dataset: Dataset, output: Path, new_classifier: Callable[[int], CircleClassifier]
 ) -> Job:
     classifier = new_classifier(seed)
     # Members take consecutive seeds: runs of different seeds share none.
@@ -118,16 +118,20 @@ def _circle_job(
     own = CircleClassifier.from_preset(preset).part_settings()
     names = [config[kind]["name"] for kind in ("extractor", "head") if config[kind]["name"] != own[kind]["name"]]
     label = request.label or ", ".join([f"CIRCLE {preset}", *names])
-    plan = _plan(request, CIRCLE, label, tuple(tasks), seed, config)
+    plan = _plan(request, method=CIRCLE, label=label, tasks=request.tasks, seed=seed, config=config)
     return Job(
-        plan, _folder(output, dataset, plan), lambda: CircleMethod(classifier.prepare(dataset.image)), classifier
+        plan=plan,
+        folder=_folder(output, dataset, plan),
+        build=lambda: CircleMethod(classifier.prepare(dataset.image)),
+        classifier=classifier,
     )
 
 
 def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dataset, output: Path) -> Job:
     registered = entry("method", name)
     config = rival_config(request, name, split, dataset)
-    plan = _plan(request, name, rival_label(request, name, config), (split,), seed, config.to_dict())
+    label = rival_label(request, name, config)
+    plan = _plan(request, method=name, label=label, tasks=(split,), seed=seed, config=config.to_dict())
     folder = _folder(output, dataset, plan)
     course = course_of(dataset, split, request.class_order_seed)
     if request.budget is not None and isinstance(config, TrainerConfig):
@@ -138,7 +142,7 @@ def _method_job(request: Request, name: str, split: str, seed: int, dataset: Dat
             config = fit_budget(config, course, image_shape(dataset), request.budget)
         plan = replace(plan, config=config.to_dict(), budget=request.budget)
     trained = config if isinstance(config, TrainerConfig) else None
-    return Job(plan, folder, lambda: registered.part(config, seed=seed), rival=trained, course=course)
+    return Job(plan=plan, folder=folder, build=lambda: registered.part(config, seed=seed), rival=trained, course=course)
 
 
 def course_of(dataset: Dataset, split: str, class_order_seed: int) -> Course:
@@ -176,8 +180,8 @@ def rival_config(request: Request, name: str, split: str, dataset: Dataset) -> C
     return config(**base).replace(**{key: value for key, value in request.rival.items() if key in config.field_names()})
 
 
-def _plan(request: Request, method: str, label: str, tasks: tuple[str, ...], seed: int, config: dict[str, Any]) -> Plan:
-    return Plan(method, label, request.preset, tasks, seed, config, request.class_order_seed, request.command)
+def _plan(request: Request, **own: Any) -> Plan:
+    return Plan(preset=request.preset, class_order_seed=request.class_order_seed, command=request.command, **own)
 
 
 def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
@@ -185,15 +189,36 @@ def _folder(output: Path, dataset: Dataset, plan: Plan) -> Path:
     return output / dataset.name / "".join(letter if letter.isalnum() or letter in "-_+" else "-" for letter in name)
 
 
-def rival_estimate(job: Job, shape: ImageShape) -> Estimate | None:
-    """What a run of a rival will need: memory from its settings, seconds from a few steps on noise."""
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take at most: bytes of memory and disk, and seconds of learning where they were timed."""
+
+    memory: int
+    disk: int
+    seconds: float | None = None
+
+    def check(self) -> None:
+        """Refuse what does not fit into memory."""
+        advice = "use fewer members or groups, a smaller preset, or a narrower network"
+        require_memory(self.memory, "this run", advice)
+
+
+def estimate(job: Job, stream: Stream, store: FeatureStore | None, **shards: int) -> Estimate | None:
+    """What a job will need; None for a method of which nothing is known."""
+    if job.classifier is not None:
+        return circle_estimate(job.classifier, stream, store, **shards)
     if job.rival is None or job.course is None:
         return None
-    memory = memory_needed(job.rival, shape, job.course)
-    return Estimate(memory, available_memory(), 0, probe(job.rival, shape).total(job.rival, job.course))
+    # Memory follows from the settings; seconds are found by a few steps on noise.
+    shape = image_shape(stream.dataset)
+    return Estimate(
+        memory=memory_needed(job.rival, shape, job.course),
+        disk=0,
+        seconds=probe(job.rival, shape).total(job.rival, job.course),
+    )
 
 
-def estimate(
+def circle_estimate(
     classifier: CircleClassifier,
     stream: Stream,
     store: FeatureStore | None,
@@ -207,19 +232,19 @@ def estimate(
     of all, should they have the same one.
     """
     classes = len(stream.order)
-    head = classifier.members * member_of(classifier, stream.dataset).size
-    statistics = 8 * (head * (head + STRIP_ROWS) // 2 + classes * head) + 1024 * head
-    if "class_triangles" in getattr(resolve("head", classifier.head), "parts", ()):
-        # A triangle for every class while it learns, and a square factor for every class while it predicts.
-        statistics += 8 * classes * (head * (head + STRIP_ROWS) // 2 + head**2)
-    memory = (
-        -(-classifier.groups // group_shards) * statistics + 3 * 8 * head**2
-    )  # the covariance, its factor, a work space
+    size = classifier.members * member_of(classifier, stream.dataset).size
+    head = resolve("head", classifier.head)
+    parts = head.parts if isinstance(head, HeadConfig) else ()
+    statistics = memory_of(size, classes, parts) + SAMPLES_PER_PRODUCT * size
+    if "class_triangles" in parts:
+        statistics += 8 * classes * size**2  # a square factor for every class while it predicts
+    groups = -(-classifier.groups // group_shards)
+    memory = groups * statistics + 3 * 8 * size**2  # the covariance, its factor, a work space
     disk = 0
     if store is not None:
         disk = sum(missing_features(classifier, stream, store, image_shards).values())
         check_disk(store.folder, disk)
-    return Estimate(memory, available_memory(), disk)
+    return Estimate(memory, disk)
 
 
 def missing_features(
@@ -232,7 +257,7 @@ def missing_features(
     paths = {
         store.path(config, shape, seed, images): len(images) * member.size * member.bits // 8
         for whole in (stream.dataset.train, stream.dataset.test)
-        for images in shares(whole, image_shards)
+        for images in (whole.shard(rank, image_shards) for rank in range(image_shards))
         for seed in seeds
     }
     return {path: needed for path, needed in paths.items() if not path.exists()}
@@ -252,25 +277,3 @@ def image_shape(dataset: Dataset) -> ImageShape:
 def _member(config: Config, shape: ImageShape) -> Extractor:
     """An extractor to ask for its size and bits: the seed makes no difference to them."""
     return build_extractor(config, shape, 0)
-
-
-Report = Callable[[str, int, int], None]  # told what is extracted, how many images are done, and of how many
-
-
-def cache_features(method: Method, stream: Stream, store: FeatureStore, report: Report) -> None:
-    """Compute, or find, the features of all images for a method with frozen extractors."""
-    if not isinstance(method, CircleMethod):
-        return
-    for split, images in zip(("training", "test"), method.own_images(stream.dataset), strict=True):
-        features, seconds = features_of(method.classifier, images, store, partial(report, split))
-        method.use_features(images, features, seconds)
-
-
-def features_of(
-    classifier: CircleClassifier, images: ImageSet, store: FeatureStore, report: Callable[[int, int], None]
-) -> tuple[list[list[np.ndarray]], float]:
-    """Features of all images of a set: for each group, for each member, integers [N, size]; and what they once took."""
-    found = [
-        store.group_features(group, images, lambda done: report(done, len(images))) for group in classifier.groups_
-    ]
-    return [parts for parts, _ in found], sum(seconds for _, seconds in found)

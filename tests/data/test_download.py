@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 from circle.data.datasets import load_dataset
-from circle.data.downloads import DOWNLOADS, Download
-from circle.data.fetching import cache_folder, fetch, find, locate
+from circle.data.download import DOWNLOADS, Download, cache_folder, fetch, find, locate
 from circle.errors import CircleError
 
 ARCHIVE = "cifar-100-binary.tar.gz"
@@ -177,8 +176,8 @@ def test_interrupted(server: Server, cache: Path) -> None:
 def test_killed(server: Server, cache: Path) -> None:
     server.mode = "hanging"
     program = (
-        "import sys; from circle.data import fetching; from circle.data.downloads import DOWNLOADS, Download\n"
-        "DOWNLOADS['cifar100'] = Download({sys.argv[1]: sys.argv[2]}); fetching.fetch('cifar100')"
+        "import sys; from circle.data import download; from circle.data.download import DOWNLOADS, Download\n"
+        "DOWNLOADS['cifar100'] = Download({sys.argv[1]: sys.argv[2]}); download.fetch('cifar100')"
     )
     [(url, checksum)] = DOWNLOADS["cifar100"].files.items()
     process = subprocess.Popen([sys.executable, "-c", program, url, checksum])

@@ -106,6 +106,11 @@ def circle_preset(dataset: str, tasks: int | str) -> dict[str, Any]:
     return settings
 
 
+def settings_for(preset: str, dataset: str | None) -> dict[str, Any]:
+    """The settings of a preset; ``paper`` has its own for each published data set, for any number of tasks."""
+    return circle_preset(dataset, 10) if preset == "paper" and dataset in DATASETS else read_preset(preset)
+
+
 def rival_settings(dataset: str, tasks: int | str, method: str) -> dict[str, Any]:
     """A rival's published settings for a data set and number of tasks, under the names of its own config.
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from circle.data import file_images
+from circle.data import folders
 from circle.data.datasets import load_dataset
 from circle.errors import CircleError
 
@@ -27,7 +27,7 @@ def fill(folder: Path, count: int, offset: int = 0) -> Path:
 
 
 def levels(images: object, indices: np.ndarray) -> list[int]:
-    return images.images(indices)[:, 5, 5, 0].tolist()  # pyright: ignore[reportAttributeAccessIssue]
+    return images[indices][:, 5, 5, 0].tolist()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("test", ["test", "val", "validation"])
@@ -59,9 +59,9 @@ def test_zip_and_wrapping_folder(tmp_path: Path) -> None:
     packed = load_dataset("folder", path=tmp_path / "mine.zip", image_size=16)
     for part, other in ((folder.train, packed.train), (folder.test, packed.test)):
         assert np.array_equal(part.labels, other.labels)
-        assert np.array_equal(part.images(np.arange(len(part))), other.images(np.arange(len(other))))
+        assert np.array_equal(part[np.arange(len(part))], other[np.arange(len(other))])
     assert packed.train.fingerprint != packed.test.fingerprint
-    assert packed.train.images(np.arange(1)).shape == (1, 16, 16, 3)
+    assert packed.train[np.arange(1)].shape == (1, 16, 16, 3)
 
 
 @pytest.mark.parametrize("form", ["folder", "zip", "npz"])
@@ -97,16 +97,16 @@ def test_npz_with_two_parts(tmp_path: Path, save: object) -> None:
     assert dataset.train.labels.tolist() == [1, 0] * 4
     assert dataset.test.labels.tolist() == [0, 0, 1, 1]
     assert (dataset.image.height, dataset.image.width, dataset.image.channels) == (6, 5, 3)
-    assert np.array_equal(dataset.train.images(np.array([6, 1])), x_train[[6, 1]])
-    assert np.array_equal(dataset.test.images(np.arange(4)), x_test)
+    assert np.array_equal(dataset.train[np.array([6, 1])], x_train[[6, 1]])
+    assert np.array_equal(dataset.test[np.arange(4)], x_test)
     grey = load_dataset({"name": "folder", "channels": 1}, path=path, image_size=8)
-    assert grey.train.images(np.arange(2)).shape == (2, 8, 8, 1)
+    assert grey.train[np.arange(2)].shape == (2, 8, 8, 1)
 
 
 @pytest.mark.parametrize("small", [True, False])
 def test_changed_files_change_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: bool) -> None:
     if not small:
-        monkeypatch.setattr(file_images, "SMALL", 0)
+        monkeypatch.setattr(folders, "MAX_HASHED_BYTES", 0)
 
     def fingerprints(**settings: int) -> tuple[str, str]:
         dataset = load_dataset("folder", path=tmp_path, **settings)
@@ -132,9 +132,9 @@ def test_an_unreadable_image_is_named_not_skipped(tmp_path: Path) -> None:
     fill(tmp_path / "test", 2)
     (tmp_path / "train" / "bee" / "01.png").write_bytes(b"no picture")
     dataset = load_dataset("folder", path=tmp_path)
-    assert len(dataset.train.images(np.array([0, 1]))) == 2
+    assert len(dataset.train[np.array([0, 1])]) == 2
     with pytest.raises(CircleError, match="train/bee/01.png: not a readable image"):
-        dataset.train.images(np.arange(9))
+        dataset.train[np.arange(9)]
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -155,3 +155,17 @@ def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "mine" / "test" / "cow").rename(tmp_path / "mine" / "test" / "dog")
     with pytest.raises(CircleError, match="mine: train has cow, test does not"):
         load_dataset("folder", path=tmp_path / "mine")
+
+
+def test_results_are_kept_under_the_name_of_the_data(tmp_path: Path) -> None:
+    for name in ("My photos (2024)", "cifar100"):
+        fill(tmp_path / name, 3)
+    assert load_dataset("folder", path=tmp_path / "My photos (2024)").name == "My-photos-2024"
+    assert load_dataset("folder", path=tmp_path / "cifar100").name == "cifar100-own", "it is not CIFAR-100"
+
+
+def test_what_is_ignored_is_noted(tmp_path: Path) -> None:
+    fill(tmp_path / "train", 3)
+    fill(tmp_path / "test", 2)
+    (tmp_path / "test" / "ant" / "notes.txt").write_text("none")
+    assert load_dataset("folder", path=tmp_path).note.endswith("1 file ignored: 1 .txt")

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from circle.data import contents
-from circle.data.contents import ContentDecoder
+from circle.data import workers
 from circle.data.decode import ImageConfig, read_pixels
+from circle.data.workers import ContentDecoder
 from circle.errors import UnreadableImageError
 
 CONFIG = ImageConfig(height=12, width=10, channels=3)
@@ -160,7 +160,7 @@ def test_memory_is_limited() -> None:
 
 
 def test_processes_do_not_live_for_ever(decoder: ContentDecoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LIFETIME", 2)
+    monkeypatch.setattr(workers, "MAX_IMAGES", 2)
     processes = set()
     for _ in range(5):
         decoder.decode(noise())

@@ -11,18 +11,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from circle.data.array_images import ArrayImages
 from circle.data.datasets import Dataset, DatasetConfig
-from circle.data.fetching import locate
-from circle.data.guard import printable, reason
-from circle.errors import CircleError
+from circle.data.download import locate
+from circle.data.images import ArrayImages
+from circle.errors import CircleError, printable, reason
 from circle.registry import register
 
 SIDE = 28
 CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
 PARTS = {"train": "train", "test": "t10k"}
 OFFICIAL = {"train": 60_000, "test": 10_000}
-LARGEST = 1 << 30  # bytes that an idx file may unpack to; the images to learn from have 47 MB
+MAX_UNPACKED_BYTES = 1 << 30  # bytes that an idx file may unpack to; the images to learn from have 47 MB
 _UBYTE = 8  # idx's number for unsigned bytes
 
 
@@ -46,7 +45,7 @@ def load_fashion_mnist(config: FashionMNISTConfig, workers: int = 0) -> Dataset:
             raise CircleError(f"{printable(folder)}: {len(images)} {part} images, but {len(labels)} labels")
         if labels.max() >= len(CLASSES):
             raise CircleError(f"{printable(folder)}: {part} holds the label {labels.max()}; expected 0 to 9")
-        parts[part] = ArrayImages(images, labels, shape, f"{folder}/{prefix}")
+        parts[part] = ArrayImages(images, labels, shape, f"{folder}/{prefix}", CLASSES)
         if len(images) != OFFICIAL[part]:
             notes.append(f"{part} has {len(images):,} images instead of {OFFICIAL[part]:,}")
     return Dataset("fashion_mnist", CLASSES, shape, **parts, path=folder, note="; ".join(notes))
@@ -68,7 +67,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as file:
-                content = np.frombuffer(file.read(LARGEST), np.uint8)
+                content = np.frombuffer(file.read(MAX_UNPACKED_BYTES), np.uint8)
         else:
             content = np.memmap(path, np.uint8, "r")
     except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: an empty file cannot be mapped

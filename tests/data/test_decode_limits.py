@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from pictures import RGB, chunk, encode, picture, png
 from PIL import Image, ImageFile
 
-from circle.data import guard
-from circle.data.decode import open_image, read_pixels
-from circle.data.guard import MAXIMUM_BYTES, MAXIMUM_PIXELS
+from circle.data import decode
+from circle.data.decode import MAXIMUM_BYTES, MAXIMUM_PIXELS, open_image, read_pixels
 from circle.errors import UnreadableImageError
 
 
@@ -117,7 +116,7 @@ def test_pillow_stays_muted_until_the_last_has_left() -> None:
     def warn_as_pillow() -> None:
         warnings.warn_explicit("odd file", UserWarning, "Image.py", 1, module="PIL.Image")
 
-    muting = guard._PillowWarnings()
+    muting = decode._PillowWarnings()
     first, second = muting.muted(), muting.muted()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")

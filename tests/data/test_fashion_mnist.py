@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from circle.data.datasets import load_dataset
-from circle.data.idx import read_idx
+from circle.data.fashion_mnist import read_idx
 from circle.errors import CircleError
 
 
@@ -39,7 +39,7 @@ def test_images_and_labels(folder: Path) -> None:
     dataset = load_dataset("fashion_mnist", path=folder)
     assert dataset.classes[9] == "Ankle boot"
     assert dataset.train.labels.tolist() == [*range(10)] * 3
-    assert np.array_equal(dataset.train.images(np.array([29, 4])), PIXELS[[29, 4], :, :, None])
+    assert np.array_equal(dataset.train[np.array([29, 4])], PIXELS[[29, 4], :, :, None])
     assert load_dataset("fashion_mnist", path=folder, image_size=32).image.height == 32
 
 

@@ -1,17 +1,25 @@
-"""What a report says: sections of tables and figures, one for each data set, and the runs behind them."""
+"""The report of a set of runs: a self-contained HTML page, Markdown, and figures as PNG and SVG.
+
+It has a section of tables and figures for each data set and for each study on it, and names the runs behind them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from circle.benchmark.metrics import DEFINITIONS
 from circle.benchmark.results import Run
-from circle.paper import published
-from circle.report import figures
+from circle.errors import CircleError
+from circle.files import atomic_path
+from circle.paper import published_results as published
+from circle.report import drawing, figures
+from circle.report.html import html_page
+from circle.report.markdown import markdown_page
 from circle.report.studies import (
     NAMES,
     StudyCells,
@@ -30,6 +38,7 @@ from circle.report.tables import (
     check_runs,
     collect,
     cost_table,
+    data_names,
     dataset_name,
     main_table,
     retention_table,
@@ -37,7 +46,6 @@ from circle.report.tables import (
     stopped_table,
 )
 
-TITLE = "Class-incremental benchmark"
 SHOWN_METRICS = {
     "accuracy_after_task": "accuracy over the stream",
     "average_incremental_accuracy": f"average incremental accuracy, {AVERAGE}",
@@ -94,6 +102,8 @@ class Report:
     stopped: Table | None
     runs: list[Run]
     repeated: list[Run]
+    title: str = "Class-incremental benchmark"
+    reading: tuple[str, ...] = READING  # how to read the tables
 
     @property
     def definitions(self) -> dict[str, str]:
@@ -108,16 +118,17 @@ def build_report(runs: Sequence[Run]) -> Report:
     """
     check_runs(runs)
     plain = [run for run in runs if study_of(run) is None]
-    cells, repeated = collect(plain) if plain else ([], [])
-    studies, repeated_studies = collect_studies(runs)
+    names = data_names(runs)
+    cells, repeated = collect(plain, names)
+    studies, repeated_studies = collect_studies(runs, names)
     repeated = repeated + repeated_studies
     datasets = dict.fromkeys([cell.dataset for cell in cells] + [study.dataset for study in studies])
-    names: set[str] = set()
+    files: set[str] = set()
     sections: list[Section] = []
     for dataset in datasets:
         here = [cell for cell in cells if cell.dataset == dataset]
-        sections += [_section(here, names)] if here else []
-        sections += _study_sections([study for study in studies if study.dataset == dataset], names)
+        sections += [_section(here, files)] if here else []
+        sections += _study_sections([study for study in studies if study.dataset == dataset], files)
     left_out = {id(run) for run in repeated}
     return Report(sections, stopped_table([run for run in runs if id(run) not in left_out]), list(runs), repeated)
 
@@ -209,3 +220,54 @@ def _file_name(text: str, names: set[str]) -> str:
         name, number = f"{plain}-{number}", number + 1
     names.add(name)
     return name
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """What was written."""
+
+    html: Path
+    markdown: Path
+    figures: tuple[Path, ...]
+
+
+def write_report(runs: Sequence[Run], output: Path | str) -> ReportFiles:
+    """Write ``report.html``, ``report.md`` and ``figures/`` into a folder, which is made where it is missing.
+
+    Runs of the same data set, label and split are seeds of one method. Every file is replaced in one step; the
+    page embeds its figures and asks for nothing from elsewhere.
+
+    Parameters
+    ----------
+    runs
+        What ``circle.benchmark.run`` or ``read_runs`` returned; at least one.
+    output
+        Folder for the report.
+
+    Returns
+    -------
+    ReportFiles
+        Paths of the page, the Markdown and the figures.
+
+    Examples
+    --------
+    ``write_report(read_runs(["results"]), "report")``
+    """
+    report = build_report(runs)
+    folder = Path(output)
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CircleError(f"{output}: cannot be the report's folder ({error.strerror})") from error
+    paths: list[Path] = []
+    for picture in (picture for section in report.sections for picture in section.pictures):
+        for kind in ("png", "svg"):
+            path = folder / "figures" / f"{picture.name}.{kind}"
+            drawing.save(picture.figure, path, kind)
+            paths.append(path)
+    files = ReportFiles(folder / "report.html", folder / "report.md", tuple(paths))
+    images = {path.stem: path.read_bytes() for path in paths if path.suffix == ".svg"}
+    for path, text in ((files.html, html_page(report, images)), (files.markdown, markdown_page(report))):
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return files
