@@ -22,11 +22,10 @@ from circle.data.folders import FileImages
 from circle.data.images import Subset
 from circle.distributed.communicator import Communicator
 from circle.ensemble import IMAGES_PER_TILE
-from circle.extractors import ImageShape
-from circle.extractors.calibration import pink_noise
 from circle.heads import build_head
 from circle.method import MAX_BATCH, CircleMethod, predict
 from circle.registry import resolve
+from circle.runtime.noise import noise_images
 from circle.statistics import SAMPLES_PER_PRODUCT
 
 PHOTOGRAPHS, AT_ONCE = 64, 8
@@ -41,8 +40,7 @@ def write_photographs(folder: Path) -> list[str]:
     """JPEG files of noise whose amplitude falls as in photographs; their names."""
     names = []
     for seed in range(PHOTOGRAPHS // AT_ONCE):
-        noise = pink_noise(AT_ONCE, ImageShape(3, HEIGHT, WIDTH), seed)
-        for pixels in (255 * noise).to(torch.uint8).permute(0, 2, 3, 1).numpy():
+        for pixels in noise_images(AT_ONCE, 3, HEIGHT, WIDTH, seed).transpose(0, 2, 3, 1):
             names.append(f"{len(names):03}.jpg")
             Image.fromarray(pixels).save(folder / names[-1], quality=QUALITY)
     return names

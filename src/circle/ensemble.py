@@ -85,8 +85,6 @@ class Group:
         return self.grid.quantise(values) if self.quantise else self.grid.positions(values)
 
     def _values(self, images: Tensor) -> Tensor:
-        if images.is_floating_point():
-            images = images.mul(255.0).round_().to(torch.uint8)
         return torch.cat(extract(self.members, images), 1)
 
     def probe(self) -> Tensor:

@@ -24,7 +24,7 @@ from circle.baselines.augmentation import (
     rotations,
 )
 from circle.errors import CircleError
-from circle.extractors import ImageShape, pink_noise
+from circle.extractors import ImageShape, calibration_images
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -131,7 +131,7 @@ def test_cutout(size: int) -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(12, 12), (9, 20)])
 def test_resized_crop_is_cropping_and_resizing(height: int, width: int) -> None:
-    images = pink_noise(30, ImageShape(3, height, width)).float().clamp(0, 1)
+    images = calibration_images(30, ImageShape(3, height, width)).float().div(255.0).clamp(0, 1)
     boxes = crop_boxes(30, height, width, seeded(), (0.08, 1.0), (3 / 4, 4 / 3)).tolist()
     results = random_resized_crop(images, seeded())
     for image, result, (top, left, rows, columns) in zip(images, results, boxes, strict=True):
@@ -143,7 +143,7 @@ def test_resized_crop_is_cropping_and_resizing(height: int, width: int) -> None:
 @pytest.mark.parametrize(("height", "width", "padding"), [(12, 12, 4), (9, 14, 3)])
 def test_padded_resized_crop(height: int, width: int, padding: int) -> None:
     """A part of the image with zeros around it, brought to the size of the image without them."""
-    images = pink_noise(30, ImageShape(3, height, width)).float().clamp(0.1, 1)
+    images = calibration_images(30, ImageShape(3, height, width)).float().div(255.0).clamp(0.1, 1)
     padded = torch.zeros(30, 3, height + 2 * padding, width + 2 * padding)
     padded[:, :, padding : padding + height, padding : padding + width] = images
     boxes = crop_boxes(30, height + 2 * padding, width + 2 * padding, seeded(), (0.08, 1.0), (3 / 4, 4 / 3)).tolist()
@@ -271,7 +271,7 @@ def test_names_are_applied_in_their_order() -> None:
 @pytest.mark.parametrize("channels", [1, 3, 5])
 @pytest.mark.parametrize("names", [(name,) for name in KNOWN] + [KNOWN])
 def test_what_every_augmentation_keeps(names: tuple[str, ...], channels: int) -> None:
-    images = pink_noise(1, ImageShape(channels, 16, 16)).float().clamp(0, 1).repeat(40, 1, 1, 1)
+    images = calibration_images(1, ImageShape(channels, 16, 16)).float().div(255.0).clamp(0, 1).repeat(40, 1, 1, 1)
     before, state = images.clone(), torch.get_rng_state()
     augment = augmenter(names, 16)
     results = augment(images, seeded(1))

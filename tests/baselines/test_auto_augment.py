@@ -13,7 +13,7 @@ from torch import Tensor
 
 from circle.baselines import auto_augment as module
 from circle.baselines.auto_augment import NAMES, OPERATIONS, TRIVIAL, auto_augment, auto_table, trivial_augment
-from circle.extractors import ImageShape, pink_noise
+from circle.extractors import ImageShape, calibration_images
 
 LEVEL = 1 / 255
 BLENDS = ("brightness", "colour", "contrast", "sharpness")
@@ -38,7 +38,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def pictures(count: int = 6, channels: int = 3, height: int = 22, width: int = 30) -> Tensor:
     """Smooth images on the 256 levels: [count, channels, height, width], some channels with a narrow range."""
-    images = pink_noise(count, ImageShape(channels, height, width)).float()
+    images = calibration_images(count, ImageShape(channels, height, width)).float().div(255.0)
     images[1::3] = 0.2 + 0.5 * images[1::3]
     return (images.clamp(0, 1) * 255).round() / 255
 

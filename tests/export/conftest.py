@@ -10,7 +10,7 @@ import pytest
 from circle.export.checking import open_session
 from circle.export.extractors import add_extractor
 from circle.export.graph import Graph
-from circle.extractors import Extractor, pink_noise
+from circle.extractors import Extractor, calibration_images
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def error_of(run_graph: Callable[..., np.ndarray]) -> Callable[[Extractor], floa
     """The largest difference between an extractor and its ONNX form, in typical deviations of its features."""
 
     def error(extractor: Extractor) -> float:
-        images = pink_noise(5, extractor.shape).float()
+        images = calibration_images(5, extractor.shape)
         expected = extractor.features(images).numpy()
-        found = run_graph(lambda graph, x: add_extractor(graph, extractor, x), images.numpy(), 2)
+        found = run_graph(lambda graph, x: add_extractor(graph, extractor, x), images.float().numpy(), 2)
         assert found.shape == expected.shape
         return float(np.abs(found - expected).max() / expected.std(0).mean())
 

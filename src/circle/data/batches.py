@@ -91,17 +91,19 @@ class ImageBatch:
             _check_values(self._values(start, start + CHECK_BATCH))
 
     def tile(self, start: int, stop: int) -> Tensor:
-        """Images start to stop as float32 [B, C, H, W] in [0, 1]."""
+        """Images start to stop as uint8 [B, C, H, W]; numbers from 0 to 1 become the nearest of 256 levels."""
         if self._pictures:
             pictures = [self._picture(start + index, each) for index, each in enumerate(self._source[start:stop])]
-            return torch.from_numpy(np.stack(pictures)).to(torch.float32).div_(255.0)
+            return torch.from_numpy(np.stack(pictures))
         values = self._values(start, stop)
         if self._resize:
             arrays = values.permute(0, 2, 3, 1).cpu().numpy()
             resized = np.stack([to_pixels(_uint8_or_float(array), self.config, "image") for array in arrays])
-            return torch.from_numpy(resized).to(torch.float32).div_(255.0)
-        scaled = values.to(torch.float32)
-        return scaled if values.is_floating_point() else scaled.div(_full_scale(values.dtype))
+            return torch.from_numpy(resized)
+        if values.dtype == torch.uint8:
+            return values
+        levels = values.to(torch.float64) * 255.0
+        return (levels if values.is_floating_point() else levels / _full_scale(values.dtype)).round_().to(torch.uint8)
 
     def _values(self, start: int, stop: int) -> Tensor:
         """Images start to stop as they were given, [B, C, H, W]; the only part of them that is ever copied."""

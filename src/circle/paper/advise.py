@@ -587,7 +587,7 @@ def _learn(
     kept = torch.empty(len(split[1]), model.groups_[0].size, dtype=dtype, device=model.device)
     labels: list[Hashable] = []
     for positions, batch in images.readable_batches(model.input_config(), READ_BATCH, unreadable.append, used):
-        pixels = torch.from_numpy(np.ascontiguousarray(batch)).to(torch.float32).div_(255.0)
+        pixels = torch.from_numpy(np.ascontiguousarray(batch))
         features = model.groups_[0].features(pixels.to(model.device))
         is_held = np.isin(positions, split[1])
         held_back = torch.from_numpy(is_held).to(features.device)
