@@ -15,6 +15,7 @@ from torch import nn
 from circle.export.extractors import double, form_of
 from circle.export.graph import Graph
 from circle.extractors import BiRC2D, LocalContrast
+from circle.extractors.integers import FLOAT32_EXACT
 from circle.extractors.local_contrast import ContrastBank
 from circle.extractors.reservoir import ReservoirLayer
 from circle.extractors.stem import ContrastStem, PlainStem
@@ -46,18 +47,16 @@ def integer_root(graph: Graph, values: str) -> str:
     return graph.add("Floor", graph.add("Sqrt", graph.add("Add", values, double(graph, 0.5))))
 
 
-def signed_root(graph: Graph, values: str) -> str:
-    """sign(v) floor(sqrt(2^12 |v|)) of integers in float32."""
-    size = graph.cast(graph.add("Abs", values), "DOUBLE")
-    root = integer_root(graph, graph.add("Mul", size, double(graph, 2.0**ROOT_SHIFT)))
-    return graph.add("Mul", graph.add("Sign", values), graph.cast(root, "FLOAT"))
+def powered(graph: Graph, values: str, power: float, *, signed: bool = True, pooled: bool = True) -> str:
+    """What the config's ``power`` makes of integers in float32: sign(v) floor(sqrt(2^12 |v|)) of one half.
 
-
-def powered(graph: Graph, values: str, power: float, *, pooled: bool = True) -> str:
-    """What the config's ``power`` makes of the vector."""
-    if power == 0.5:
-        return signed_root(graph, values)
-    return graph.add("Floor", times(graph, values, 2.0**-PLAIN_SHIFT)) if pooled else values
+    Values that are not ``signed`` are never below zero.
+    """
+    if power != 0.5:
+        return graph.add("Floor", times(graph, values, 2.0**-PLAIN_SHIFT)) if pooled else values
+    size = graph.cast(graph.add("Abs", values) if signed else values, "DOUBLE")
+    root = graph.cast(integer_root(graph, graph.add("Mul", size, double(graph, 2.0**ROOT_SHIFT))), "FLOAT")
+    return graph.add("Mul", graph.add("Sign", values), root) if signed else root
 
 
 def neighbours(graph: Graph, maps: str, kernel: int, sides: tuple[int, int], mode: str) -> str:
@@ -75,24 +74,49 @@ def neighbours(graph: Graph, maps: str, kernel: int, sides: tuple[int, int], mod
     return graph.concat(moved, 1)
 
 
-def patch_factor(graph: Graph, scale: PatchScale, scatter: str) -> str:
-    """floor(sqrt(floor(numerator / (V + epsilon)))) / 2^shift in float32, of V in float64."""
+def box_sums(graph: Graph, maps: str, kernel: int, sides: tuple[int, int], mode: str) -> str:
+    """Maps [N, C, H, W] -> the sums of the k x k values around each, along one side after the other."""
+    before, after = (kernel - 1) // 2, kernel // 2
+    maps = graph.pad(maps, [0, 0, before, before], [0, 0, after, after], mode=mode)
+    for axis, length in zip((2, 3), sides, strict=True):
+        place = graph.constant([axis], "axis")
+        moved = [
+            graph.add("Slice", maps, graph.constant([start], "start"), graph.constant([start + length], "end"), place)
+            for start in range(kernel)
+        ]
+        maps = graph.add("Sum", *moved)
+    return maps
+
+
+def squares_by_pixel(graph: Graph, maps: str, channels: int, limit: int) -> str:
+    """Maps [N, C, H, W] of at most ``limit`` -> sums of squares over channels, float64 [N, 1, H, W]."""
+    if channels * limit**2 > FLOAT32_EXACT:
+        maps = graph.cast(maps, "DOUBLE")
+    return graph.cast(graph.sum(graph.square(maps), [1], keep=True), "DOUBLE")
+
+
+def normalised(graph: Graph, scale: PatchScale, centred: str, scatter: str) -> str:
+    """Centred patches float32 [N, k k, C, H, W] with their scatter V float64 [N, 1, H, W], in levels: [N, k k C, H W].
+
+    They are multiplied by m / 2^shift with m = floor(sqrt(floor(numerator / (V + epsilon)))).
+    """
     divisor = graph.add("Add", scatter, double(graph, scale.epsilon))
     quotient = graph.add("Floor", graph.add("Div", double(graph, scale.numerator), divisor))
     factor = graph.add("Mul", integer_root(graph, quotient), double(graph, 2.0**-scale.shift))
-    return graph.cast(factor, "FLOAT")
+    factor = graph.add("Unsqueeze", graph.cast(factor, "FLOAT"), graph.constant([1], "axis"))
+    product = graph.add("Mul", centred, factor)
+    values = rounded(graph, product, 127) if scale.may_exceed else graph.add("Round", product)
+    return graph.reshape(values, [0, scale.values, -1])
+
+
+def columns_of(filters: torch.Tensor) -> torch.Tensor:
+    """Filters [J, C, k k] in the order of patches: [k k C, J]."""
+    return filters.transpose(1, 2).flatten(1).T
 
 
 def along_columns(graph: Graph, maps: str, rows: torch.Tensor) -> str:
-    """Maps [N, J, H, W] -> [N, J, g, W]."""
+    """Maps [..., H, X] -> [..., g, X]."""
     return graph.add("MatMul", graph.constant(rows, "rows"), maps)
-
-
-def along_rows(graph: Graph, sums: str, columns: torch.Tensor, channels: int) -> str:
-    """Sums [N, J, g, W] -> [N, g g J], windows before filters."""
-    pooled = graph.add("MatMul", sums, graph.constant(columns.T, "columns"))  # [N, J, g, g]
-    flat = graph.add("Transpose", graph.reshape(pooled, [0, channels, -1]), perm=[0, 2, 1])
-    return graph.reshape(flat, [0, -1])
 
 
 # -- local contrast --------------------------------------------------------------------------------------------
@@ -109,8 +133,8 @@ def local_contrast(graph: Graph, extractor: LocalContrast, pixels: str) -> str:
             if bank.count:
                 responses += both_signs(graph, bank, contrast_maps(graph, bank, smaller, sides), bank.count, sides)
             if bank.colours:
-                colours += both_signs(graph, bank, colour_maps(graph, bank, smaller, sides), bank.colours, sides)
-    return powered(graph, graph.concat([*responses, *colours], 1), extractor.config.power)
+                colours += both_signs(graph, bank, colour_maps(graph, bank, smaller), bank.colours, sides)
+    return powered(graph, graph.concat([*responses, *colours], 1), extractor.config.power, signed=False)
 
 
 def reduced(graph: Graph, pixels: str, factor: int, extractor: LocalContrast) -> tuple[str, tuple[int, int]]:
@@ -129,47 +153,56 @@ def reduced(graph: Graph, pixels: str, factor: int, extractor: LocalContrast) ->
 def contrast_maps(graph: Graph, bank: ContrastBank, pixels: str, sides: tuple[int, int]) -> str:
     """Responses [N, J, H W] in levels."""
     kernel, channels = bank.kernel, bank.channels
-    patches = neighbours(graph, pixels, kernel, sides, "edge")  # [N, k k, C, H, W]
-    sums = graph.sum(patches, [1], keep=True)
-    whole = graph.cast(patches, "DOUBLE")
-    squares = graph.add("Mul", graph.sum(graph.square(whole), [1, 2]), double(graph, kernel**2))
-    scatter = graph.add("Sub", squares, graph.sum(graph.square(graph.cast(sums, "DOUBLE")), [1, 2]))
-    factor = graph.add("Unsqueeze", patch_factor(graph, bank.scaling, scatter), graph.constant([1, 2], "axes"))
-    centred = graph.add("Sub", times(graph, patches, kernel**2), sums)
-    values = rounded(graph, graph.add("Mul", centred, factor), 127)
-    values = graph.reshape(values, [0, kernel**2 * channels, -1])
-    filters = bank.weights[: channels * kernel**2, : bank.count].T  # [J, C k k]
-    filters = filters.reshape(bank.count, channels, -1).transpose(1, 2).reshape(bank.count, -1)
-    return levels(graph, graph.add("MatMul", graph.constant(filters, "filters"), values))
+    sums = box_sums(graph, pixels, kernel, sides, "edge")
+    squares = box_sums(graph, squares_by_pixel(graph, pixels, channels, 255), kernel, sides, "edge")
+    squares = graph.add("Mul", squares, double(graph, kernel**2))
+    scatter = graph.add("Sub", squares, graph.sum(graph.square(graph.cast(sums, "DOUBLE")), [1], keep=True))
+    patches = neighbours(graph, times(graph, pixels, kernel**2), kernel, sides, "edge")  # [N, k k, C, H, W]
+    centred = graph.add("Sub", patches, graph.add("Unsqueeze", sums, graph.constant([1], "axis")))
+    filters = columns_of(bank.weights[: channels * kernel**2, : bank.count].T.reshape(bank.count, channels, -1))
+    patches = normalised(graph, bank.scaling, centred, scatter)
+    return levels(graph, graph.add("MatMul", graph.constant(filters.T, "filters"), patches), may_clip=bank.may_clip)
 
 
-def colour_maps(graph: Graph, bank: ContrastBank, pixels: str, sides: tuple[int, int]) -> str:
+def colour_maps(graph: Graph, bank: ContrastBank, pixels: str) -> str:
     """Functions of colour [N, Q, H W] in levels; half a level is in their constants already."""
     weights = bank.weights[:, bank.weights.shape[1] - bank.colours :]
     constants = weights[-2] * 127.0 + weights[-1] - 0.5
     centred = graph.add("Sub", graph.reshape(pixels, [0, bank.channels, -1]), graph.constant(128.0))
     directions = weights[len(weights) - 2 - bank.channels : -2].T
     sums = graph.add("MatMul", graph.constant(directions, "directions"), centred)
-    return levels(graph, graph.add("Add", sums, graph.constant(constants[:, None], "constants")))
+    return levels(
+        graph, graph.add("Add", sums, graph.constant(constants[:, None], "constants")), may_clip=bank.may_clip
+    )
 
 
-def levels(graph: Graph, sums: str) -> str:
+def levels(graph: Graph, sums: str, *, may_clip: bool) -> str:
     """Sums in levels, rounded half up, 255 at most."""
     whole = graph.add("Floor", graph.add("Add", sums, graph.constant(0.5)))
-    return graph.add("Clip", whole, graph.constant(-255.0), graph.constant(255.0))
+    return graph.add("Clip", whole, graph.constant(-255.0), graph.constant(255.0)) if may_clip else whole
 
 
 def both_signs(graph: Graph, bank: ContrastBank, maps: str, count: int, sides: tuple[int, int]) -> list[str]:
-    """Maps [N, J, H W] -> moments of max(r, 0) and of max(-r, 0) over windows, each [N, g g J]."""
-    maps = graph.reshape(maps, [0, count, *sides])
-    parts = []
-    for sign in (graph.add("Relu", maps), graph.add("Relu", graph.add("Neg", maps))):
-        for moment in bank.moments:
-            sums = along_columns(graph, graph.square(sign) if moment == "square" else sign, bank.rows)
-            if moment == "square":
-                sums = rounded_half_up(graph, sums, 8)
-            parts.append(along_rows(graph, sums, bank.columns, count))
-    return parts
+    """Maps [N, J, H W] -> moments of max(r, 0) and of max(-r, 0) over windows, each [N, g g J].
+
+    Sums are exact, so those of max(-r, 0) are those of max(r, 0) less those of r, and of squares likewise.
+    """
+    whole = graph.reshape(maps, [0, count, *sides])
+    positive = graph.add("Relu", whole)
+    parts: tuple[list[str], list[str]] = ([], [])
+    for moment in bank.moments:
+        if moment == "square":
+            above = along_columns(graph, graph.square(positive), bank.rows)
+            below = graph.add("Sub", along_columns(graph, graph.square(whole), bank.rows), above)
+        else:
+            above = along_columns(graph, positive, bank.rows)
+            below = graph.add("Sub", above, along_columns(graph, whole, bank.rows))
+        for sums, sign in zip((above, below), parts, strict=True):
+            rounded_sums = rounded_half_up(graph, sums, 8) if moment == "square" else sums
+            pooled_maps = graph.add("MatMul", rounded_sums, graph.constant(bank.columns.T, "columns"))  # [N, J, g, g]
+            flat = graph.add("Transpose", graph.reshape(pooled_maps, [0, count, -1]), perm=[0, 2, 1])
+            sign.append(graph.reshape(flat, [0, -1]))
+    return [*parts[0], *parts[1]]
 
 
 # -- BiRC2D ----------------------------------------------------------------------------------------------------
@@ -182,36 +215,32 @@ def birc2d(graph: Graph, extractor: BiRC2D, pixels: str) -> str:
     sides = (shape.height, shape.width)
     pixels = graph.add("Sub", times(graph, pixels, 2.0), graph.constant(255.0))
     stem = plain_stem if isinstance(extractor.stem, PlainStem) else contrast_stem
-    stem_maps = stem(graph, extractor.stem, pixels, sides)  # [N, channels, H, W]
-    stem_last = graph.add("Transpose", stem_maps, perm=[0, 2, 3, 1])
+    stem_maps = stem(graph, extractor.stem, pixels, sides)  # [N, H, W, channels]
     pool = config.aggregation == "pool"
-    maps: list[tuple[str, int, int]] = []  # [N, H, W, C], its channels and its largest value
+    maps: list[tuple[str, int, int, bool]] = []  # [N, H, W, C], its channels and largest value, whether it is signed
     for stack, patch in zip(extractor.stacks, config.patch_sizes, strict=True):
         with graph.scope(f"patch{patch}"):
-            values = cut_patches(graph, stem_last, patch, (*sides, extractor.stem.channels))
+            values = cut_patches(graph, stem_maps, patch, (*sides, extractor.stem.channels))
             for layer in stack.children():
                 values = reservoir_layer(graph, layer, values)
             if pool:
                 shortened = times(graph, values, 2.0**-specification.STATE_SHIFT)
                 values = rounded(graph, shortened, specification.WIDE_LIMIT)
-            maps.append((values, DIRECTIONS * config.direction_width, specification.WIDE_LIMIT))
+            maps.append((values, DIRECTIONS * config.direction_width, specification.WIDE_LIMIT, True))
     if config.join_stem:
-        maps.append((stem_last, extractor.stem.channels, extractor.stem.limit))
+        signed = not isinstance(extractor.stem, ContrastStem) or not extractor.stem.shapes
+        maps.append((stem_maps, extractor.stem.channels, extractor.stem.limit, signed))
     if not pool:
-        parts = [graph.reshape(values, [0, -1]) for values, _, _ in maps]
-    else:
-        parts = [
-            pooled(graph, extractor, index, values, channels, limit)
-            for index, (values, channels, limit) in enumerate(maps)
-        ]
-    return powered(graph, graph.concat(parts, 1), config.power, pooled=pool)
+        flat = graph.concat([graph.reshape(values, [0, -1]) for values, _, _, _ in maps], 1)
+        return powered(graph, flat, config.power, pooled=False)
+    return graph.concat([pooled(graph, extractor, index, *each) for index, each in enumerate(maps)], 1)
 
 
-def pooled(graph: Graph, extractor: BiRC2D, index: int, maps: str, channels: int, limit: int) -> str:
-    """Moments of maps [N, H, W, J] over windows: [N, m g g J]."""
+def pooled(graph: Graph, extractor: BiRC2D, index: int, maps: str, channels: int, limit: int, signed: bool) -> str:
+    """Moments of maps [N, H, W, J] over windows, to the config's power: [N, m g g J]."""
     rows, columns = extractor.get_buffer(f"rows_{index}"), extractor.get_buffer(f"columns_{index}")
     wide, parts = limit > specification.MAP_LIMIT, []
-    maps = graph.add("Transpose", maps, perm=[0, 3, 1, 2])
+    maps = graph.reshape(maps, [0, rows.shape[1], columns.shape[1] * channels])
     for moment in extractor.config.moments:
         if moment == "square":
             squares = graph.square(maps)
@@ -220,48 +249,62 @@ def pooled(graph: Graph, extractor: BiRC2D, index: int, maps: str, channels: int
         else:
             sums = along_columns(graph, maps, rows)
             sums = graph.add("Round", times(graph, sums, 2.0**-2)) if wide else sums
-        parts.append(along_rows(graph, sums, columns, channels))
+        sums = graph.reshape(sums, [0, rows.shape[0], columns.shape[1], channels])
+        values = graph.reshape(graph.add("MatMul", graph.constant(columns, "columns"), sums), [0, -1])
+        parts.append(powered(graph, values, extractor.config.power, signed=signed and moment != "square"))
     return graph.concat(parts, 1)
 
 
-def plain_stem(graph: Graph, stem: nn.Module, maps: str, sides: tuple[int, int]) -> str:
-    """[N, C, H, W] -> [N, channels, H, W]."""
+def filtered(graph: Graph, patches: str, filters: torch.Tensor) -> str:
+    """Patches [N, k k C, P] and filters [J, C, k k] -> responses [N, P, J]."""
+    turned = graph.add("Transpose", patches, perm=[0, 2, 1])  # onnxruntime makes it a part of the product
+    return graph.add("MatMul", turned, graph.constant(columns_of(filters), "filters"))
+
+
+def planes(graph: Graph, maps: str) -> str:
+    """Maps [N, H, W, C] -> [N, C, H, W]."""
+    return graph.add("Transpose", maps, perm=[0, 3, 1, 2])
+
+
+def plain_stem(graph: Graph, stem: nn.Module, pixels: str, sides: tuple[int, int]) -> str:
+    """[N, C, H, W] -> [N, H, W, channels]."""
     assert isinstance(stem, PlainStem)
+    maps = graph.add("Transpose", pixels, perm=[0, 2, 3, 1])
     for layer, (outputs, inputs, kernel, _) in enumerate(stem.shapes):
         with graph.scope(f"stem{layer}"):
-            weight = stem.get_buffer(f"weight_{layer}").reshape(outputs, inputs, -1).transpose(1, 2)
+            weight = stem.get_buffer(f"weight_{layer}").reshape(outputs, inputs, -1)
             kind = "DOUBLE" if weight.dtype == torch.float64 else "FLOAT"
-            patches = graph.reshape(neighbours(graph, maps, kernel, sides, "constant"), [0, inputs * kernel**2, -1])
-            filters = graph.constant(weight.reshape(outputs, -1), "filters")
-            sums = graph.add("MatMul", filters, graph.cast(patches, kind))
-            half = torch.full((outputs, 1), 0.5, dtype=weight.dtype)
+            patches = neighbours(graph, planes(graph, maps) if layer else pixels, kernel, sides, "constant")
+            patches = graph.cast(graph.reshape(patches, [0, inputs * kernel**2, -1]), kind)
+            half = torch.full((outputs,), 0.5, dtype=weight.dtype)
             if f"bias_{layer}" in dict(stem.named_buffers()):
-                half = half + stem.get_buffer(f"bias_{layer}")[:, None]
-            sums = graph.cast(graph.add("Floor", graph.add("Add", sums, graph.constant(half, "bias"))), "FLOAT")
-            active = rounded(graph, graph.add("LeakyRelu", sums, alpha=stem.slope), stem.limit)
-            maps = graph.reshape(active, [0, outputs, *sides])
+                half = half + stem.get_buffer(f"bias_{layer}")
+            sums = graph.add("Add", filtered(graph, patches, weight), graph.constant(half, "bias"))
+            active = graph.add("LeakyRelu", graph.cast(graph.add("Floor", sums), "FLOAT"), alpha=stem.slope)
+            maps = graph.reshape(rounded(graph, active, stem.limit), [0, *sides, outputs])
     return maps
 
 
-def contrast_stem(graph: Graph, stem: nn.Module, maps: str, sides: tuple[int, int]) -> str:
-    """[N, C, H, W] -> [N, channels, H, W]: max(r, 0) and max(-r, 0) of contrast-normalised responses."""
+def contrast_stem(graph: Graph, stem: nn.Module, pixels: str, sides: tuple[int, int]) -> str:
+    """[N, C, H, W] -> [N, H, W, channels]: max(r, 0) and max(-r, 0) of contrast-normalised responses."""
     assert isinstance(stem, ContrastStem)
+    maps = graph.add("Transpose", pixels, perm=[0, 2, 3, 1])
     for layer, (outputs, inputs, kernel, _) in enumerate(stem.shapes):
         with graph.scope(f"stem{layer}"):
             size = inputs * kernel**2
-            patches = neighbours(graph, maps, kernel, sides, "constant")  # [N, k k, C, H, W]
-            whole = graph.cast(patches, "DOUBLE")
-            sums = graph.sum(whole, [1, 2], keep=True)
-            squares = graph.add("Mul", graph.sum(graph.square(whole), [1, 2], keep=True), double(graph, size))
-            factor = patch_factor(graph, stem.scales[layer], graph.add("Sub", squares, graph.square(sums)))
-            centred = graph.add("Sub", times(graph, patches, size), graph.cast(sums, "FLOAT"))
-            values = graph.reshape(rounded(graph, graph.add("Mul", centred, factor), 127), [0, size, -1])
-            filters = stem.get_buffer(f"weight_{layer}").reshape(outputs, inputs, -1).transpose(1, 2)
-            response = levels(
-                graph, graph.add("MatMul", graph.constant(filters.reshape(outputs, -1), "filters"), values)
-            )
+            given = planes(graph, maps) if layer else pixels
+            sums = box_sums(graph, graph.sum(given, [1], keep=True), kernel, sides, "constant")  # [N, 1, H, W]
+            squares = squares_by_pixel(graph, given, inputs, specification.MAP_LIMIT)
+            squares = graph.add("Mul", box_sums(graph, squares, kernel, sides, "constant"), double(graph, size))
+            scatter = graph.add("Sub", squares, graph.square(graph.cast(sums, "DOUBLE")))
+            patches = neighbours(graph, times(graph, given, size), kernel, sides, "constant")  # [N, k k, C, H, W]
+            centred = graph.add("Sub", patches, graph.add("Unsqueeze", sums, graph.constant([1], "axis")))
+            filters = stem.get_buffer(f"weight_{layer}").reshape(outputs, inputs, -1)
+            values = filtered(graph, normalised(graph, stem.scales[layer], centred, scatter), filters)
+            largest = stem.scales[layer].norm * float(filters.flatten(1).norm(dim=1).max())
+            response = levels(graph, values, may_clip=largest + 1 > specification.MAP_LIMIT)
             both = [graph.add("Relu", response), graph.add("Relu", graph.add("Neg", response))]
-            maps = graph.reshape(graph.concat(both, 1), [0, 2 * outputs, *sides])
+            maps = graph.reshape(graph.concat(both, 2), [0, *sides, 2 * outputs])
     return maps
 
 
@@ -299,19 +342,21 @@ def reservoir_scan(graph: Graph, layer: ReservoirLayer, direction: int, drive: s
 
     body = Graph()
     with body.scope(graph.name("step")):
-        old, given, new, out = (body.name(word) for word in ("old", "drive", "new", "out"))
+        old, given, out = (body.name(word) for word in ("old", "drive", "out"))
         sums = body.add("Round", body.add("Add", given, body.add("MatMul", old, weight)))
-        # Not LeakyRelu, which onnxruntime has in float32 only.
-        slanted = body.add("Mul", sums, number(layer.slope))
-        active = body.add("Round", body.add("Max" if layer.slope <= 1.0 else "Min", sums, slanted))
+        if kind == "FLOAT":
+            active = body.add("LeakyRelu", sums, alpha=layer.slope)
+        else:  # LeakyRelu, which onnxruntime has in float32 only
+            slanted = body.add("Mul", sums, number(layer.slope))
+            active = body.add("Max" if layer.slope <= 1.0 else "Min", sums, slanted)
+        active = body.add("Round", active)
         limit = float(specification.STATE_LIMIT)
         state = body.add("Clip", active, number(-limit), number(limit))
         if layer.leak < 1.0:
             kept = body.add("Mul", old, number(1.0 - layer.leak))
             state = body.add("Round", body.add("Add", kept, body.add("Mul", state, number(layer.leak))))
-        body.add("Identity", state, name=new)
         body.add("Identity", state, name=out)
-    return add_scan(graph, body, (old, given), (new, out), drive, kind, axis=axis, backward=backward)[1]
+    return add_scan(graph, body, (old, given), (state, out), drive, kind, axis=axis, backward=backward)[1]
 
 
 def add_scan(

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from circle import __version__
 from circle.ensemble import Group
@@ -135,22 +134,19 @@ def linear(graph: Graph, scores: LinearScores, features: str) -> str:
 
 
 def packed(graph: Graph, scores: PackedScores, features: str) -> str:
-    """z A^T + b; the codes stay as short in the file as they are in the model."""
-    product = graph.add("MatMul", features, _unpacked(graph, scores.codes, scores.rows))
+    """(z codes^T) r + b, exact sums first, as the model has it; the codes stay as short in the file as in the model."""
+    sums = graph.add("MatMul", features, graph.cast(graph.constant(scores.codes.T, "codes"), "DOUBLE"))
+    product = graph.add("Mul", sums, graph.constant(scores.rows.double(), "rows"))
     return graph.add("Add", product, graph.constant(scores.bias.double(), "bias"))
 
 
 def low_rank(graph: Graph, scores: LowRankScores, features: str) -> str:
     """(z V^T) U^T + b."""
-    between = graph.add("MatMul", features, _unpacked(graph, scores.codes, scores.rows))
+    codes = graph.cast(graph.constant(scores.codes.T, "codes"), "DOUBLE")
+    inner = graph.add("Mul", codes, graph.constant(scores.rows.double(), "rows"))
+    between = graph.add("MatMul", features, inner)
     outer = graph.cast(graph.constant(scores.outer.T, "outer"), "DOUBLE")
     return graph.add("Add", graph.add("MatMul", between, outer), graph.constant(scores.bias.double(), "bias"))
-
-
-def _unpacked(graph: Graph, codes: Tensor, rows: Tensor) -> str:
-    """A^T, float64 [D, R], with A_ij = rows_i codes_ij."""
-    transposed = graph.cast(graph.constant(codes.T, "codes"), "DOUBLE")
-    return graph.add("Mul", transposed, graph.constant(rows.double(), "rows"))
 
 
 def cosine(graph: Graph, scores: CosineScores, features: str) -> str:

@@ -27,6 +27,7 @@ class PatchScale:
 
     def __init__(self, values: int, levels: Fraction, epsilon: Fraction) -> None:
         """Of patches with so many values, ``levels`` = numerator / 4^shift, ``epsilon`` in the units of the scatter."""
+        self.values = values
         self.epsilon = max(1, math.floor(epsilon + Fraction(1, 2)))
         self.shift = (51 - math.ceil(levels).bit_length()) // 2
         self.numerator = math.floor(levels * 4**self.shift)
