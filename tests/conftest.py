@@ -69,7 +69,7 @@ def soften() -> Any:
     """Sets the temperature of a model to the spread of its scores: easy images get soft probabilities, too."""
 
     def soft(model: CircleClassifier, images: np.ndarray) -> CircleClassifier:
-        pixels = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
+        pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
         scores = torch.stack(model.head_scores([group.features(pixels) for group in model.groups_]))
         return model.set_params(head=resolve("head", model.head).replace(temperature=float(scores.std(2).mean())))
 

@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import circle
 from circle import files
 from circle.errors import CircleError
+from circle.runtime import container
 
 TENSORS = {"a": torch.arange(12).view(3, 4), "empty": torch.zeros(0, 5), "b": torch.ones(2, dtype=torch.float64)}
 
@@ -76,6 +78,16 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
         files.read(path)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_version_is_refused(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "old.circle"
+    save_file({"a": torch.ones(1)}, path, metadata={"circle": files.header_text({"format": version, "checksums": {}})})
+    expected = rf"old\.circle: written by an older CIRCLE, whose features were other numbers .*\(format {version}, this one reads 3\)"
+    for read in (files.read, files.read_header, circle.load):
+        with pytest.raises(CircleError, match=expected):
+            read(path)
+
+
 def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
 
@@ -83,7 +95,7 @@ def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.Monke
         Path(name).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "save_file", full)
+    monkeypatch.setattr(container, "save_file", full)
     with pytest.raises(CircleError, match="No space left on device.*unchanged"):
         files.write(path, TENSORS, {})
     assert path.read_bytes() == before
