@@ -44,13 +44,16 @@ def check(stream: tuple[np.ndarray, np.ndarray], soften: Any, tmp_path: Path) ->
         found = agreement(model, path, [pixels[:39], pixels[39:]], "NHWC")
         assert found.images == 40
         assert found.other_best == 0
-        assert found.within >= 38, "a feature on the boundary of two steps is rare"
+        portable = all(group.portable for group in model.groups_)
+        assert found.within >= (40 if portable else 38), "a feature on the boundary of two steps is rare"
+        assert found.rounded_otherwise == 0 or not portable
         assert 0.3 < model.predict_proba(pixels).max(1).mean() < 0.95, "soft probabilities would show a difference"
 
         session = open_session(path)
         alone = [session.run(None, {"images": images[index : index + 1]}) for index in range(80, 84)]
         together = session.run(None, {"images": images[80:84]})
-        assert np.concatenate([each[0] for each in alone]) == pytest.approx(together[0], abs=100 * TOLERANCE)
+        near = 1e-6 if portable else 100 * TOLERANCE
+        assert np.concatenate([each[0] for each in alone]) == pytest.approx(together[0], abs=near)
         assert np.array_equal(together[0].argmax(1), together[1])
 
     return run

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from circle import CircleClassifier
-from circle.export.checking import TOLERANCE, agreement, open_session
-from circle.export.model import onnx_model
+from circle.export.checking import agreement, open_session, with_positions
+from circle.export.model import onnx_model, positions_name
 
 pytestmark = pytest.mark.real_data
 
@@ -29,7 +29,10 @@ def test_photographs(preset: str, real_data: Path, tmp_path: Path) -> None:
     expected = model.predict_proba(others)
     differences = np.abs(probabilities - expected).max(1)
     assert np.array_equal(best, expected.argmax(1))
-    assert (differences <= TOLERANCE).mean() >= 0.95, "0.0001 but for features on the boundary of two steps"
-    assert differences.max() < 20 * TOLERANCE
-    found = agreement(model, path, others.split(50), "NCHW")  # raises where rounding does not explain a difference
-    assert (found.images, found.other_best) == (100, 0)
+    assert differences.max() < 1e-6, "probabilities of the same integers, in float32"
+    session = open_session(with_positions(model.for_prediction(), path))
+    (features,) = model.features(others)
+    (positions,) = session.run([positions_name(0)], {"images": others.numpy()})
+    assert np.array_equal(positions, features.numpy())
+    found = agreement(model, path, others.split(50), "NCHW")
+    assert (found.images, found.within, found.other_best, found.rounded_otherwise) == (100, 100, 0, 0)

@@ -1,4 +1,4 @@
-"""Settings of the scanning extractors that their defaults do not reach, on odd sides and one channel."""
+"""Settings of the Patch-RNNs that their defaults do not reach, on odd sides and one channel."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from circle.config import Config
-from circle.export.reservoirs import patches, scan
-from circle.extractors import BiRC2DConfig, ConvPatchRNNConfig, Extractor, ImageShape, PatchRNNConfig, build_extractor
-from circle.extractors.reservoir import patches as true_patches
+from circle.export.reservoirs import scan
+from circle.extractors import ConvPatchRNNConfig, Extractor, ImageShape, PatchRNNConfig, build_extractor
 
 CONFIGS = [
-    BiRC2DConfig(stem_channels=(4, 3), stem_kernels=(3, 2), patch_sizes=(2, 3), width=3, layers=2, leak=1.0),
-    BiRC2DConfig(stem="plain", stem_channels=(3,), stem_kernels=(4,), width=2, aggregation="flatten", join_stem=False),
-    BiRC2DConfig(stem="plain", stem_bias=False, stem_channels=(3,), width=2, windows="gaussian", power=1.0),
     PatchRNNConfig(width=5, activation="relu", radius=0.5, patch_size=3),
     ConvPatchRNNConfig(width=5, stem_channels=(2,), stem_kernels=(3,), leak=0.3),
 ]
@@ -26,12 +22,6 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
 def test_form(config: Config, shape: ImageShape, error_of: Callable[[Extractor], float]) -> None:
     assert error_of(build_extractor(config, shape, 3)) < 1e-3
-
-
-def test_patches(run_graph: Callable[..., np.ndarray]) -> None:
-    maps = torch.rand(2, 5, 7, 3)
-    found = run_graph(lambda graph, x: patches(graph, x, 3, (5, 7, 3)), maps.numpy(), 4)
-    assert np.array_equal(found, true_patches(maps, 3).numpy())
 
 
 @pytest.mark.parametrize("backward", [0, 1])

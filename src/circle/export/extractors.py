@@ -1,7 +1,7 @@
 """Extractors as ONNX nodes: what they share, and the form of each kind that is known.
 
 A form adds the nodes of an extractor's ``vector`` to a graph: pixels float32 [N, C, H, W] become a vector [N, length].
-Those of a portable extractor are whole numbers from 0 to 255, and the vector holds the same integers as the extractor's.
+Those of a portable extractor are whole numbers from 0 to 255, and the vector holds the extractor's very integers.
 Those of others have about zero mean and unit variance, and the order of operations is that of the extractor, so that
 the two differ by no more than rounding; contracts/test_export.py holds every registered extractor to that.
 """
