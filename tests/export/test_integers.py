@@ -64,7 +64,7 @@ def test_settings(config: Config, shape: ImageShape, require_same_integers: Requ
 
 def test_wide_reservoirs_in_float64(require_same_integers: Require) -> None:
     """Sums of many inputs that float32 does not hold."""
-    config = BiRC2DConfig(stem="plain", stem_channels=(100, 70), stem_kernels=(3, 5), patch_sizes=(4,), width=4)
+    config = BiRC2DConfig(stem="plain", stem_channels=(140, 70), stem_kernels=(3, 5), patch_sizes=(4,), width=4)
     extractor = build_extractor(config, ImageShape(3, 12, 12), 0)
     wide = [name for name, buffer in extractor.named_buffers() if buffer.dtype == torch.float64]
     assert {"stem.weight_1", "stacks.0.0.weight_in"} <= set(wide)
