@@ -45,7 +45,7 @@ def test_agreement(model: CircleClassifier, pixels: torch.Tensor, tmp_path: Path
     path = changed(model, tmp_path / "same.onnx", "group0/bias", 1.0)
     found = agreement(model, path, [pixels[:1], pixels[1:]], "NHWC")
     assert (found.images, found.other_best) == (40, 0)
-    assert (found.within, found.rounded_otherwise) == (40, 0)
+    assert (found.within, found.rounded_otherwise, found.same_features) == (40, 0, True)
     assert found.largest == max(found.differences)
 
 
@@ -135,6 +135,7 @@ def test_rounding_is_forgiven_where_features_are_not_portable(
             if found.rounded_otherwise:
                 break
         assert found.rounded_otherwise == 1
+        assert not found.same_features
         assert found.largest > 1e-6
         path = changed(model, tmp_path / "far.onnx", "group0/scale", 1.1)
         with pytest.raises(CircleError, match="image 1 has probabilities"):

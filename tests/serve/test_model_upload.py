@@ -32,13 +32,13 @@ def current() -> CircleClassifier:
 
 def forge(file: Path, header: dict[str, Any] | None = None, tensors: dict[str, torch.Tensor] | None = None) -> None:
     """Change parts of a model file, checksums and all, as someone who knows the format would."""
-    from circle.files import _checksum, header_text
+    from circle.runtime.container import checksum, header_text
 
     with safe_open(str(file), "pt") as opened:
         found = json.loads(opened.metadata()["circle"]) | (header or {})
         parts = {name: opened.get_tensor(name) for name in opened.keys()} | (tensors or {})  # noqa: SIM118
     found.pop("checksum")
-    found["checksums"] = {name: _checksum(part) for name, part in parts.items()}
+    found["checksums"] = {name: checksum(part.numpy()) for name, part in parts.items()}
     save_file(parts, str(file), metadata={"circle": header_text(found)})
 
 

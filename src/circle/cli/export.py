@@ -69,6 +69,7 @@ def agreed(result: Export) -> str:
     found = result.agreement
     other = found.other_best
     best = "the same best class on all" if not other else f"another best class on {other:,}"
+    best = f"the same features and {best}" if found.same_features else best
     if not found.rounded_otherwise:
         return f"{best}, probabilities to {found.largest:.2g}"
     return (

@@ -45,11 +45,14 @@ class Agreement:
         Images with another best class.
     rounded_otherwise : int
         Images beyond the tolerance or with another best class that have a feature on a boundary.
+    same_features : bool
+        Whether all features were compared and were the same integers: so it must be where extractors are portable.
     """
 
     differences: list[float] = field(default_factory=list)
     other_best: int = 0
     rounded_otherwise: int = 0
+    same_features: bool = False
 
     @property
     def images(self) -> int:
@@ -189,7 +192,8 @@ def agreement(model: Predictor, path: Path, batches: Iterable[Tensor], layout: L
     feature by a hair, which may lie across the boundary of two steps of the grid. So an image that differs is then
     looked at once more, see :func:`rounds_otherwise`.
     """
-    result, portable = Agreement(), all(group.portable for group in model.groups_)
+    portable = all(group.portable for group in model.groups_)
+    result = Agreement(same_features=portable)
     session = open_session(with_positions(model, path))
     names = [positions_name(index) for index in range(len(model.groups_))]
     for pixels in batches:
