@@ -39,17 +39,15 @@ __all__ = [
     "load",
 ]
 
-__getattr__, __dir__ = public_names(
-    __name__,
-    {
-        "circle.errors": "CircleError",
-        "circle.extractors": "BiRC2DConfig",
-        "circle.heads": "NCMConfig SLDAConfig",
-        "circle.files": "load",
-        "circle.learner": "CircleClassifier",
-        "circle.predictor": "Predictor",
-        "circle.presets": "list_presets",
-        "circle.registry": "list_datasets list_extractors list_heads list_methods",
-        "circle.statistics": "Statistics",
-    },
-)
+HOMES = {
+    "circle.errors": "CircleError",
+    "circle.extractors": "BiRC2DConfig",
+    "circle.heads": "NCMConfig SLDAConfig",
+    "circle.files": "load",
+    "circle.learner": "CircleClassifier",
+    "circle.predictor": "Predictor",
+    "circle.presets": "list_presets",
+    "circle.registry": "list_datasets list_extractors list_heads list_methods",
+    "circle.statistics": "Statistics",
+}
+__getattr__, __dir__ = public_names(__name__, HOMES)

@@ -18,7 +18,7 @@ from circle.baselines.adagauss import AdaGauss, AdaGaussConfig
 from circle.baselines.trainer import TaskData, count_parameters
 from circle.benchmark.results import load_state, same_state, save_state
 from circle.errors import CircleError
-from circle.method import Images, Step, Task
+from circle.method import Step, Task, TaskImages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,11 +41,11 @@ def make(make_method: Callable[..., Any]) -> MakeAdaGauss:
     return make
 
 
-def inputs(images: Images) -> Tensor:
+def inputs(images: TaskImages) -> Tensor:
     return (torch.from_numpy(np.ascontiguousarray(np.asarray(images))).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
 
 
-def features_of(method: AdaGauss, images: Images) -> np.ndarray:
+def features_of(method: AdaGauss, images: TaskImages) -> np.ndarray:
     with torch.no_grad():
         return method.network.eval()(inputs(images)).double().numpy()
 

@@ -18,7 +18,7 @@ from circle.baselines.adagauss import AdaGauss, AdaGaussConfig, FeatureMap, coll
 from circle.baselines.optimisers import Training
 from circle.baselines.trainer import TaskData
 from circle.benchmark.results import same_state
-from circle.method import Images, Step, Task
+from circle.method import Step, Task, TaskImages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,7 +41,7 @@ def make(make_method: Callable[..., Any]) -> MakeAdaGauss:
     return make
 
 
-def inputs(images: Images) -> Tensor:
+def inputs(images: TaskImages) -> Tensor:
     return (torch.from_numpy(np.ascontiguousarray(np.asarray(images))).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.25
 
 
