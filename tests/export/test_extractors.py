@@ -13,17 +13,17 @@ from circle.errors import CircleError
 from circle.export.extractors import FORMS, add_extractor, form_of, mirrored, pool, signed_power
 from circle.export.graph import Graph
 from circle.extractors import Extractor, ImageShape, PatchRNNConfig, build_extractor, pooling
-from circle.extractors.projection import ProjectedConfig, ProjectedExtractor
+from circle.extractors.projection import ProjectedExtractor, StandardisedConfig
 from circle.extractors.vgg import VGG13Config
 
 SHAPE = ImageShape(3, 8, 8)
 
 
-class Brightness(ProjectedExtractor[ProjectedConfig]):
+class Brightness(ProjectedExtractor[StandardisedConfig]):
     """An extractor that no one has registered."""
 
     def __init__(self) -> None:
-        super().__init__(ProjectedConfig(), SHAPE, 0)
+        super().__init__(StandardisedConfig(), SHAPE, 0)
         self.finish(3, 0, torch.Generator())
 
     def vector(self, images: Tensor) -> Tensor:

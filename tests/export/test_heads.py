@@ -22,6 +22,7 @@ from circle.heads.scores import (
     PackedScores,
     QuadraticScores,
     Scores,
+    Weights,
     pack,
 )
 
@@ -57,6 +58,16 @@ def test_same_scores(kind: str, run_graph: Callable[..., np.ndarray]) -> None:
         assert np.array_equal(found, expected)
     else:
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("weights", ["int8", "float16"])
+def test_compressed_weights_add_up_exactly(weights: Weights, run_graph: Callable[..., np.ndarray]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    matrix = torch.randn(11, 3000, generator=generator, dtype=torch.float64) ** 3  # large ones and small ones
+    scores = PackedScores(**vars(pack(matrix, weights)), bias=matrix[:, 0].clone())
+    features = torch.randint(-32767, 32768, (9, 3000), generator=generator).double()
+    found = run_graph(lambda graph, x: add_scores(graph, scores, x, "slda"), features.numpy(), 2)
+    assert np.array_equal(found, scores(features).numpy())
 
 
 def test_every_kind_has_a_form() -> None:
