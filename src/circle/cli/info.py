@@ -38,6 +38,8 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     table.add_row("classes", _listed(facts))
     if facts["journal"]:
         table.add_row("journal", facts["journal"])
+    portable = "yes, the same bits on every machine" if facts["portable"] else "no, exact on one kind of machine"
+    table.add_row("portable", portable)
     table.add_row("this file", console.size(facts["file_bytes"]))
     if facts["learning_bytes"] is not None:
         table.add_row("as a learning model", console.size(facts["learning_bytes"]))
@@ -69,6 +71,7 @@ def _facts(path: Path) -> dict[str, Any]:
         "samples": model.samples_,
         "classes": [{"label": label, "images": n} for label, n in zip(classes, counts, strict=True)],
         "journal": _journal(path, learner.metadata_) if learner else None,
+        "portable": all(group.portable for group in model.groups_),
         "file_bytes": path.stat().st_size,
         "learning_bytes": files.learning_bytes(learner) if learner else None,
         "prediction_bytes": files.prediction_bytes(model),
