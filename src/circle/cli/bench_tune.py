@@ -92,6 +92,7 @@ def tune(
     flags = settings or ModelFlags()
     check_folder(output)
     images = open_dataset(dataset, data, image_size=flags.image_size, images_per_class=images_per_class)
+    console.notes(filter(None, [images.note]), err)
     store = feature_store(cache or True)
     assert store is not None
     request = TuneRequest(
