@@ -21,7 +21,7 @@ from circle.data.decode import ImageConfig
 from circle.ensemble import Group, KeptMember, build_groups
 from circle.errors import CircleError
 from circle.extractors import Grid, ImageShape
-from circle.heads.scores import SCORES, LowRankScores, PackedScores
+from circle.heads.scores import SCORES
 from circle.labels import decode_labels, encode_labels
 from circle.machine import usable_device
 from circle.registry import resolve
@@ -32,13 +32,12 @@ from circle.statistics import Statistics, parts_named
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
-    from circle.predictor import ImageClassifier, Predictor
+    from circle.predictor import Predictor
 
 __all__ = [
     "FORMAT_VERSION",
     "Ledger",
     "atomic_path",
-    "compressed_facts",
     "described_learner",
     "empty_learner",
     "exclusive",
@@ -55,7 +54,7 @@ PROBE_TOLERANCE = 1e-3  # other processors round differently; other weights diff
 # The entries of a header that are the model's own; all others are metadata, which belong to whoever put them there.
 _OWN_ENTRIES = {
     *("format", "checksums", "version", "settings", "resize_arrays", "kind", "classes", "samples"),
-    *("orphan_degrees", "kept", "scores", "features"),
+    *("orphan_degrees", "kept", "scores", "features", "portable", "group_parameters"),
 }
 
 # -- the container -------------------------------------------------------------------------------------------
@@ -196,8 +195,15 @@ def blueprint(model: CircleClassifier | Predictor) -> tuple[dict[str, Any], dict
         tensors[f"group{index}.scale"] = group.grid.scale
         tensors[f"group{index}.offset"] = group.grid.offset
         tensors[f"group{index}.probe"] = group.probe()
-    header = {"version": __version__, "features": FEATURE_VERSION, "settings": model.settings()}
-    return {**header, "resize_arrays": model.resize_arrays}, tensors
+    counts = [group.parameter_count() for group in model.groups_]
+    return {
+        "version": __version__,
+        "features": FEATURE_VERSION,
+        "portable": all(group.portable for group in model.groups_),
+        "settings": model.settings(),
+        "resize_arrays": model.resize_arrays,
+        "group_parameters": [[count.fixed, count.generated] for count in counts],
+    }, tensors
 
 
 def learning_contents(model: CircleClassifier) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -358,44 +364,7 @@ def _check_probes(groups: Sequence[Group], tensors: Mapping[str, Tensor], path: 
             )
 
 
-# -- sizes ---------------------------------------------------------------------------------------------------
-
-
 def smallest_integers(values: Tensor) -> Tensor:
     """Whole numbers kept in float64 as the smallest integer type that holds them all exactly."""
     largest = float(values.abs().max()) if values.numel() else 0.0
     return values.to(torch.int32 if largest < 2**31 else torch.int64)
-
-
-def learning_bytes(model: CircleClassifier) -> int:
-    """Size of the learning model's file now, header aside: parts of the statistics, counts, grids, ledger."""
-    parts = sum(
-        values.numel() * values.element_size()
-        for statistics in model.statistics_
-        for values in (smallest_integers(each) if statistics.exact else each for each in statistics.parts().values())
-    )
-    grids = sum(12 * group.size for group in model.groups_)
-    return parts + grids + 16 * len(model.classes_) + 16 * len(model.ledger_)
-
-
-def prediction_bytes(model: ImageClassifier) -> int:
-    """Size of the predicting model's file, header aside: what the heads hold in float32, float64 biases, the grid."""
-    from circle.predictor import Predictor
-
-    grids = sum(12 * group.size for group in model.groups_)
-    if isinstance(model, Predictor):
-        return grids + sum(values.nbytes for scores in model.scores_ for values in scores.tensors().values())
-    return grids + 4 * model.parameter_count().learnable + 8 * len(model.classes_) * len(model.groups_)
-
-
-def compressed_facts(model: Predictor) -> dict[str, Any] | None:
-    """What `circle compress` left of a model: format of the weights, groups, parts of their extractors, features."""
-    kept = [member for group in model.groups_ for member in group.kept or ()]
-    if not kept and not any(isinstance(each, PackedScores | LowRankScores) for each in model.scores_):
-        return None
-    return {
-        "weights": model.scores_[0].describe(),
-        "groups": len(model.groups_),
-        "parts": sum(len(member.parts) for member in kept) if kept else None,
-        "features": sum(group.size for group in model.groups_),
-    }

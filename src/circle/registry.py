@@ -157,6 +157,17 @@ def load_plugin(path: Path) -> None:
         ) from error
 
 
+LEARNING = ("torch", "sklearn", "scipy", "matplotlib")  # packages of the extra `learn`, by their import names
+
+
+def missing_extra(error: BaseException | None) -> str | None:
+    """What to install where an import failed for want of the extra `learn`, in one line."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name not in LEARNING:
+        return None
+    return f"{name} is not installed: all but predicting needs it; pip install 'circle-cil[learn]'"
+
+
 def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` (PEP 562) of a package whose public names are imported when first used.
 
@@ -168,7 +179,10 @@ def public_names(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str]
     def get(name: str) -> Any:
         if name not in found:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(found[name]), name)
+        try:
+            value = getattr(importlib.import_module(found[name]), name)
+        except ModuleNotFoundError as error:
+            raise ImportError(missing_extra(error) or str(error)) from error
         setattr(sys.modules[package], name, value)
         return value
 

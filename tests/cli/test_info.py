@@ -64,8 +64,8 @@ def test_info_tells_whether_the_bits_are_those_of_every_machine(
     model: Path, unportable_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path, portable, words in (
-        (model, True, "yes, the same bits on every machine"),
-        (unportable_model, False, "no, exact on one kind of machine"),
+        (model, True, "yes: the same bits on every machine"),
+        (unportable_model, False, "no: exact on one kind of machine"),
     ):
         capsys.readouterr()
         assert run(["info", str(path), "--json"]) == 0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,8 @@ import torch
 from circle.config import Config
 from circle.ensemble import Group, build_groups
 from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig
+from circle.heads import build_head
+from circle.heads.scores import WEIGHT_BITS, LinearScores
 from circle.presets import list_presets, read_preset
 from circle.registry import resolve
 from circle.runtime.weights import FEATURE_VERSION
@@ -94,11 +97,29 @@ def preset_digests(name: str) -> dict[str, str]:
     )
     count = 6 if side > 64 else 12
     drawn, scenes = drawn_pictures(count, side), photographs(count, side)
+    statistics = statistics_of(built[-1], scenes)
     return {
         "drawn pictures": features_digest(built, drawn),
         "photographs": features_digest(built, scenes),
-        "statistics of photographs": statistics_digest(statistics_of(built[-1], scenes)),
+        "statistics of photographs": statistics_digest(statistics),
+        "predicting model of photographs": scores_digest(resolve("head", preset["head"]), statistics),
     }
+
+
+def scores_digest(head: Config, statistics: Statistics) -> str:
+    """Of the weights and biases that a predicting model keeps.
+
+    Solvers of linear equations differ in their last bits, which rounding takes away, unless a weight lies within
+    those of a boundary. None of these does: the nearest is a thousand times further away.
+    """
+    scores = build_head(head).materialise(statistics)
+    rounded = scores.rounded()
+    assert isinstance(scores, LinearScores) and isinstance(rounded, LinearScores)
+    largest = scores.weight.abs().amax(1, keepdim=True).tolist()
+    unit = torch.tensor([[math.ldexp(1.0, math.frexp(value)[1] - WEIGHT_BITS)] for (value,) in largest])
+    steps = scores.weight / unit.to(torch.float64)
+    assert float((steps - steps.floor() - 0.5).abs().min()) > 1e-7, "a weight on a boundary: take other images"
+    return digest_of(rounded.weight.numpy(), rounded.bias.numpy())
 
 
 def default_digests(config: Config) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +14,7 @@ from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
 from circle.labels import ordered
 from circle.predictor import ImageClassifier
+from circle.runtime.predictor import most_probable
 
 
 @dataclass
@@ -95,16 +96,6 @@ def probabilities(
     batches = images.readable_batches(model.input_config(), IMAGES_PER_TILE, unreadable, inspect=inspect)
     for positions, pixels in batches:
         yield from zip(positions.tolist(), model.predict_proba(torch.from_numpy(pixels)), strict=True)
-
-
-def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -> list[tuple[Hashable, float]]:
-    """The classes of largest probability, largest first, with it; of equal ones the first in the model's order.
-
-    >>> most_probable(["ant", "bee", "cow"], np.array([0.25, 0.5, 0.25]), 2)
-    [('bee', 0.5), ('ant', 0.25)]
-    """
-    best: list[int] = [int(values.argmax())] if number == 1 else np.argsort(-values, kind="stable")[:number].tolist()
-    return [(labels[index], float(values[index])) for index in best]
 
 
 def evaluate(

@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError
 
 import circle.errors
 from circle.distributed import environment
+from circle.registry import missing_extra
 
 _HELP = """Teach an image classifier from a stream, one sample at a time. It never forgets.
 
@@ -76,6 +77,12 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except circle.errors.CircleError as error:
         return _fail(str(error), 1)
+    except ImportError as error:
+        # A command's module is imported when it is called, and cyclopts wraps what that raises.
+        reason = missing_extra(error) or missing_extra(error.__cause__)
+        if reason is None:
+            raise
+        return _fail(reason, 1)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except BrokenPipeError:

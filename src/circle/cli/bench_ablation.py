@@ -119,7 +119,6 @@ def ablation(
         output=output,
     )
     images = open_dataset(dataset, data, image_size=flags.image_size, workers=workers)
-    console.notes(filter(None, [images.note]), console.messages())
     store = feature_store(cache or True)
     assert store is not None
     bars = StudyBars(console.output(), console.messages())

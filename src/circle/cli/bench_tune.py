@@ -92,7 +92,6 @@ def tune(
     flags = settings or ModelFlags()
     check_folder(output)
     images = open_dataset(dataset, data, image_size=flags.image_size, images_per_class=images_per_class)
-    console.notes(filter(None, [images.note]), err)
     store = feature_store(cache or True)
     assert store is not None
     request = TuneRequest(
@@ -113,6 +112,7 @@ def tune(
     tuning = new_tuning(
         request, images, lambda: flags.new_model(dataset), store, preset=flags.preset, rival=given(rival)
     )
+    console.notes(filter(None, [images.note]), err)
     try:
         with stage_bars(err) as bars:
             bar: dict[str, TaskID] = {}

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.table import Table
 
-from circle import files
 from circle.cli import console
 from circle.errors import CircleError, counted
-from circle.predictor import Predictor
-from circle.serve.recovery import JOURNAL, journal_path, pending_steps
+from circle.runtime import container
+from circle.runtime.facts import model_facts
+
+EXACT_HERE = "no: exact on one kind of machine"
 
 
 def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
@@ -26,7 +27,7 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     as_json
         Write JSON instead of tables.
     """
-    facts = _facts(model)
+    facts = {**model_facts(model), "journal": _journal(model)}
     if as_json:
         print(json.dumps(facts, indent=2))
         return 0
@@ -38,14 +39,13 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     table.add_row("classes", _listed(facts))
     if facts["journal"]:
         table.add_row("journal", facts["journal"])
-    portable = "yes, the same bits on every machine" if facts["portable"] else "no, exact on one kind of machine"
-    table.add_row("portable", portable)
     table.add_row("this file", console.size(facts["file_bytes"]))
     if facts["learning_bytes"] is not None:
         table.add_row("as a learning model", console.size(facts["learning_bytes"]))
         table.add_row("as a predicting model", f"{console.size(facts['prediction_bytes'])} (`circle pack` writes it)")
     if facts["compressed"] is not None:
         table.add_row("compressed", _compressed(facts["compressed"]))
+    table.add_row("portable", "yes: the same bits on every machine" if facts["portable"] else EXACT_HERE)
     count = facts["parameters"]
     table.add_row(
         "parameters",
@@ -58,40 +58,22 @@ def info(model: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", ne
     return 0
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    header = files.read_header(path)
-    model = files.load(path)
-    count = model.parameter_count()
-    classes = model.classes_.tolist()
-    learner = None if isinstance(model, Predictor) else model
-    counts = learner.statistics_[0].counts.tolist() if learner else [None] * len(classes)
-    return {
-        "kind": header["kind"],
-        "version": header.get("version", "unknown"),
-        "samples": model.samples_,
-        "classes": [{"label": label, "images": n} for label, n in zip(classes, counts, strict=True)],
-        "journal": _journal(path, learner.metadata_) if learner else None,
-        "portable": all(group.portable for group in model.groups_),
-        "file_bytes": path.stat().st_size,
-        "learning_bytes": files.learning_bytes(learner) if learner else None,
-        "prediction_bytes": files.prediction_bytes(model),
-        "compressed": files.compressed_facts(model) if isinstance(model, Predictor) else None,
-        "parameters": {"learnable": count.learnable, "fixed": count.fixed, "generated": count.generated},
-        "settings": header["settings"],
-    }
-
-
-def _journal(path: Path, metadata: dict[str, Any]) -> str | None:
+def _journal(path: Path) -> str | None:
     """What a server has kept beside the file and not yet written into it, in words."""
+    journal = path.with_name(f"{path.name}.journal")
+    if not journal.exists():
+        return None
+    from circle.serve.recovery import JOURNAL, pending_steps  # PyTorch takes seconds to import
+
     try:
-        steps = pending_steps(path, metadata.get(JOURNAL))
+        steps = pending_steps(path, container.read_header(path).get(JOURNAL))
     except CircleError as error:
         return str(error)
     if not steps:
         return None
     verbs = ("waits", "is") if steps == 1 else ("wait", "are")
     return (
-        f"{counted(steps, 'step')} {verbs[0]} in {journal_path(path).name} and {verbs[1]} not in this file yet; "
+        f"{counted(steps, 'step')} {verbs[0]} in {journal.name} and {verbs[1]} not in this file yet; "
         f"`circle serve` adds {'it' if steps == 1 else 'them'}"
     )
 

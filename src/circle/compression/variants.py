@@ -13,12 +13,12 @@ from circle.compression.weights import Moments, pack_scores
 from circle.ensemble import Group, Kept, KeptMember, build_groups
 from circle.errors import CircleError
 from circle.extractors import Grid
-from circle.files import compressed_facts
 from circle.heads import LinearScores, Scores, build_head
 from circle.heads.scores import Weights
 from circle.learner import CircleClassifier
 from circle.predictor import ImageClassifier, Predictor
 from circle.registry import resolve
+from circle.runtime.facts import PACKED
 
 
 class PartId(NamedTuple):
@@ -59,7 +59,8 @@ class VariantBuilder:
 
     def __init__(self, model: ImageClassifier, validation: Validation | None = None) -> None:
         self.predictor = model.for_prediction()
-        if compressed_facts(self.predictor) is not None:
+        kept = any(group.kept is not None for group in self.predictor.groups_)
+        if kept or any(scores.kind in PACKED for scores in self.predictor.scores_):
             raise CircleError("this model was compressed already: expected the model it was made from")
         self.statistics = model.statistics_ if isinstance(model, CircleClassifier) else None
         self.validation = validation

@@ -15,6 +15,7 @@ from torch import Tensor
 from circle.errors import CircleError, counted
 
 Contents = tuple[dict[str, Any], dict[str, Tensor]]  # JSON header and tensors by name, as in circle.files
+BY_GROUP = ("orphan_degrees", "group_parameters")  # entries of the header with a value for each group
 
 
 def group_bounds(groups: int, ranks: int) -> list[tuple[int, int]]:
@@ -36,8 +37,9 @@ def select_groups(header: Mapping[str, Any], tensors: Mapping[str, Tensor], firs
     settings = header["settings"]
     own_settings = {"groups": last - first, "seed": settings["seed"] + first * settings["members"]}
     selected = {**header, "settings": {**settings, **own_settings}}
-    if "orphan_degrees" in header:
-        selected["orphan_degrees"] = header["orphan_degrees"][first:last]
+    for by_group in BY_GROUP:
+        if by_group in header:
+            selected[by_group] = header[by_group][first:last]
     own = {f"group{group}": f"group{group - first}" for group in range(first, last)}
     kept: dict[str, Tensor] = {}
     for name, values in tensors.items():
@@ -54,12 +56,14 @@ def select_groups(header: Mapping[str, Any], tensors: Mapping[str, Tensor], firs
 def join_groups(shards: Sequence[Contents]) -> Contents:
     """Inverse of :func:`select_groups`: contents of the whole model from those of all its shards, in their order."""
     (header, tensors), *others = shards
-    whole = {**header, "settings": dict(header["settings"]), "orphan_degrees": list(header["orphan_degrees"])}
+    whole: dict[str, Any] = {**header, "settings": dict(header["settings"])}
+    whole |= {by_group: list(header[by_group]) for by_group in BY_GROUP}
     joined = dict(tensors)
     for other, theirs in others:
         first = whole["settings"]["groups"]
         whole["settings"]["groups"] += other["settings"]["groups"]
-        whole["orphan_degrees"] += other["orphan_degrees"]
+        for by_group in BY_GROUP:
+            whole[by_group] += other[by_group]
         for name, values in theirs.items():
             owner, _, part = name.partition(".")
             if owner.startswith("group"):

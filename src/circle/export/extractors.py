@@ -17,7 +17,7 @@ from circle.errors import CircleError
 from circle.export.graph import Graph
 from circle.extractors import Extractor
 from circle.extractors.integers import IntegerExtractor, IntegerProjection
-from circle.extractors.projection import ProjectedConfig, ProjectedExtractor, RandomProjection
+from circle.extractors.projection import ProjectedExtractor, RandomProjection, StandardisedConfig
 from circle.runtime.weights import PROJECTED_BITS
 
 Form = Callable[[Graph, Any, str], str]
@@ -44,7 +44,7 @@ def add_extractor(graph: Graph, extractor: Extractor, pixels: str) -> str:
             f"extractor {extractor.config.name!r} cannot be exported: it has no ONNX form (those that have: {known})"
         )
     config = extractor.config
-    images = pixels if extractor.portable else standardised(graph, config, pixels)
+    images = standardised(graph, config, pixels) if isinstance(config, StandardisedConfig) else pixels
     if config.mirror:
         both = graph.concat([images, mirrored(graph, images, axis=3)], 0)
         vector = form(graph, extractor, both)
@@ -58,7 +58,7 @@ def add_extractor(graph: Graph, extractor: Extractor, pixels: str) -> str:
     return project_integers(graph, extractor.projection, vector) if extractor.projection else vector
 
 
-def standardised(graph: Graph, config: ProjectedConfig, pixels: str) -> str:
+def standardised(graph: Graph, config: StandardisedConfig, pixels: str) -> str:
     """Pixels from 0 to 255, of about zero mean and unit variance."""
     images = graph.add("Div", pixels, graph.constant(255.0, "full_scale"))
     images = graph.add("Sub", images, graph.constant(config.input_mean, "mean"))

@@ -15,7 +15,7 @@ from circle.config import option
 from circle.errors import CircleError
 from circle.extractors.base import ImageShape, frozen, kaiming_uniform, tile_for
 from circle.extractors.calibration import calibration_images
-from circle.extractors.projection import ProjectedExtractor
+from circle.extractors.projection import ProjectedExtractor, StandardisedConfig
 from circle.extractors.reservoir import ReservoirConfig, patches
 from circle.extractors.stem import StemConfig
 from circle.registry import register
@@ -24,7 +24,7 @@ LARGEST_STATE = 1e6  # float32 features beyond it have no use, and before long n
 
 
 @dataclass(frozen=True)
-class PatchRNNConfig(ReservoirConfig):
+class PatchRNNConfig(StandardisedConfig, ReservoirConfig):
     """Settings of Patch-RNN."""
 
     name: ClassVar[str] = "patch_rnn"

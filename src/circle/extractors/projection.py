@@ -20,23 +20,33 @@ MINIMUM_ROWS = 8  # products of one to three rows take kernels that add in anoth
 
 @dataclass(frozen=True)
 class ProjectedConfig(Config):
-    """Settings of the first and the last step, which all extractors share."""
+    """Settings of the last steps, which all extractors share."""
 
     bits: Literal[8, 16] = option(8, "of the grid that features are rounded to: 16 for features that are much alike")
-    input_mean: float = option(0.5, "constant subtracted from every pixel")
-    input_scale: float = option(0.25, "constant every pixel is then divided by")
     mirror: bool = option(False, "whether the vectors of an image and of its mirror image are averaged")
     projection: Literal["none", "linear", "relu"] = option("none", "final random projection, with or without a ReLU")
     projection_size: int = option(1100, "length of the projected vector")
     projection_fan_in: int = option(0, "values that an output of a sparse projection adds up; 0 = dense")
 
     def check(self) -> None:
-        self.require(self.input_scale > 0, "input_scale", "a positive number")
         self.require(self.projection_size > 0, "projection_size", "at least 1")
         self.require(self.projection_fan_in >= 0, "projection_fan_in", "0 or more")
 
 
+@dataclass(frozen=True)
+class StandardisedConfig(ProjectedConfig):
+    """Settings of extractors that compute with real numbers: pixels get about zero mean and unit variance first."""
+
+    input_mean: float = option(0.5, "constant subtracted from every pixel, from 0 to 1")
+    input_scale: float = option(0.25, "constant every pixel is then divided by")
+
+    def check(self) -> None:
+        super().check()
+        self.require(self.input_scale > 0, "input_scale", "a positive number")
+
+
 Settings = TypeVar("Settings", bound=ProjectedConfig)
+Standardised = TypeVar("Standardised", bound=StandardisedConfig)
 
 
 def output_projection(config: ProjectedConfig, inputs: int, generator: torch.Generator) -> RandomProjection | None:
@@ -52,7 +62,7 @@ def output_projection(config: ProjectedConfig, inputs: int, generator: torch.Gen
     )
 
 
-class ProjectedExtractor(Extractor, Generic[Settings]):
+class ProjectedExtractor(Extractor, Generic[Standardised]):
     """z = P v((x - mean) / scale): subclasses make the vector v, this class its input and the projection P, if any.
 
     Mean and scale are constants, so that no statistic of the data has a say. With ``mirror`` the vector is
@@ -61,7 +71,7 @@ class ProjectedExtractor(Extractor, Generic[Settings]):
     mean, zero, in every class. So this teaches mirror images at no cost in samples, and halves the features needed.
     """
 
-    config: Settings
+    config: Standardised
     projection: RandomProjection | None
     fixed: int
 

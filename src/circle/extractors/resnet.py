@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from circle.config import option
 from circle.extractors.base import ImageShape, frozen, kaiming_normal, tile_for
-from circle.extractors.projection import ProjectedConfig, ProjectedExtractor
+from circle.extractors.projection import ProjectedExtractor, StandardisedConfig
 from circle.registry import register
 
 STAGES, BLOCKS = 4, 2  # blocks in each stage
@@ -26,7 +26,7 @@ MakeLayer = Callable[[int, int, int, int], nn.Module]  # inputs, outputs, kernel
 
 
 @dataclass(frozen=True)
-class ResNet18Config(ProjectedConfig):
+class ResNet18Config(StandardisedConfig):
     """Settings of both random ResNets."""
 
     first_kernel: int = option(3, "side of the first filters: 3, or 7 with stride 2 and max pooling for large images")

@@ -30,7 +30,7 @@ from circle.config import option
 from circle.errors import CircleError
 from circle.extractors.base import ImageShape, frozen, tile_for
 from circle.extractors.pooling import grid_matrix, signed_power
-from circle.extractors.projection import ProjectedConfig, ProjectedExtractor
+from circle.extractors.projection import ProjectedExtractor, StandardisedConfig
 from circle.registry import register
 
 WHOLE, AUTOMATIC = 0, -1  # values of ``grid`` that are no size
@@ -38,7 +38,7 @@ LONG = 10_000  # values; longer vectors are pooled if ``grid`` is automatic
 
 
 @dataclass(frozen=True)
-class ScatteringConfig(ProjectedConfig):
+class ScatteringConfig(StandardisedConfig):
     """Settings of the scattering transform; the defaults choose by image size.
 
     ``scales = 0``: 3 scales for a shorter side of up to 32 pixels, 4 for up to 64, 5 beyond; fewer where 2^J would

@@ -12,14 +12,14 @@ from torch.nn import functional
 from circle.config import option
 from circle.extractors.base import ImageShape, frozen, kaiming_normal, tile_for
 from circle.extractors.pooling import grid_matrix, pool
-from circle.extractors.projection import ProjectedConfig, ProjectedExtractor
+from circle.extractors.projection import ProjectedExtractor, StandardisedConfig
 from circle.registry import register
 
 MULTIPLES = (1, 2, 4, 8, 8)  # of base_channels, for the two layers before each of five poolings
 
 
 @dataclass(frozen=True)
-class VGG13Config(ProjectedConfig):
+class VGG13Config(StandardisedConfig):
     """Settings of the random VGG-13."""
 
     name: ClassVar[str] = "vgg13"

@@ -22,7 +22,7 @@ from circle.statistics.parts import unit_vectors
 
 CLASSES_PER_JOB = 8  # that a core scores in one go
 MAX_INT8_CODE = 127
-BIAS_STEPS = 2.0**8  # of a bias, for one step of its class's weights
+WEIGHT_BITS, BIAS_BITS = 15, 24  # of the largest weight of a class and of its bias, and a sign
 
 Weights = Literal["float32", "float16", "int8"]  # how a compressed model keeps the weights of a linear head
 CODE_TYPES: dict[str, torch.dtype] = {"float32": torch.float32, "float16": torch.float16, "int8": torch.int8}
@@ -81,9 +81,10 @@ class Scores(ABC):
 class LinearScores(Scores):
     """scores = z W^T + b.
 
-    Once rounded, the weights of a class are 16-bit whole numbers times one power of two, and the bias is a multiple of
-    2^-8 of it. So scores of features of 16 bits are exact sums, the same to the bit in every library and on every
-    machine; sixteen bits of the largest weight are far finer than the noise of the statistics.
+    Once rounded, the weights of a class are 16-bit whole numbers times one power of two, and its bias has 24 bits. So
+    scores of features of 16 bits are exact sums, the same to the bit in every library and on every machine. Sixteen
+    bits of the largest weight are far finer than the noise of the statistics, and so much coarser than what solvers
+    of linear equations differ by that all machines round to the same weights but once in a great while.
 
     Examples
     --------
@@ -104,12 +105,15 @@ class LinearScores(Scores):
 
     def rounded(self) -> LinearScores:
         weight, bias = self.weight.to(torch.float64), self.bias.to(torch.float64)
-        # The largest weight of a class has 15 bits and a sign. Python's powers of two are exact.
-        exponents = [math.frexp(largest)[1] - 15 for largest in weight.abs().amax(1).tolist()]
+        # Python's powers of two are exact.
+        exponents = [math.frexp(largest)[1] - WEIGHT_BITS for largest in weight.abs().amax(1).tolist()]
         unit = weight.new_tensor([math.ldexp(1.0, exponent) for exponent in exponents])
+        # The bias's unit is at least 2^-8 of the weights', so that all bits of a score fit into float64.
+        units = [max(math.frexp(value)[1] - BIAS_BITS, low - 8) for value, low in zip(bias, exponents, strict=True)]
+        bias_unit = weight.new_tensor([math.ldexp(1.0, exponent) for exponent in units])
         return LinearScores(
             (weight / unit[:, None]).round_().mul_(unit[:, None]).to(torch.float32),
-            (bias / unit * BIAS_STEPS).round_().mul_(unit / BIAS_STEPS),
+            (bias / bias_unit).round_().mul_(bias_unit),
         )
 
 

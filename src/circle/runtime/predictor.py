@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from circle.data.decode import ImageConfig, read_pixels, to_pixels
+from circle.data.images import Images
 from circle.errors import CircleError
 from circle.labels import decode_labels, label_array
 from circle.runtime import birc2d, container, local_contrast
@@ -116,6 +117,11 @@ class NumPyPredictor:
         ]
         return np.concatenate(parts) if parts else np.empty((0, len(self.labels)))
 
+    def probabilities_of(self, images: Images, unreadable: Callable[[str], None]) -> Iterator[tuple[int, np.ndarray]]:
+        """Position and probabilities [C] of each image that can be read; the others' reasons go to ``unreadable``."""
+        for positions, batch in images.readable_batches(self.image, IMAGES_AT_ONCE, unreadable):
+            yield from zip(positions.tolist(), self._probabilities(self.features(batch)), strict=True)
+
     def predict(self, images: Any) -> np.ndarray:
         """The most probable label of each image, [N]."""
         return self.classes_[self.predict_proba(images).argmax(1)]
@@ -139,6 +145,16 @@ def kept_columns(settings: Settings, parts: Sequence[int]) -> list[int]:
         columns += [start + value * count + each for value in range(per_map) for each in kept]
         first, start = first + count, start + per_map * count
     return columns
+
+
+def most_probable(labels: Sequence[Hashable], values: np.ndarray, number: int) -> list[tuple[Hashable, float]]:
+    """The classes of largest probability, largest first, with it; of equal ones the first in the model's order.
+
+    >>> most_probable(["ant", "bee", "cow"], np.array([0.25, 0.5, 0.25]), 2)
+    [('bee', 0.5), ('ant', 0.25)]
+    """
+    best: list[int] = [int(values.argmax())] if number == 1 else np.argsort(-values, kind="stable")[:number].tolist()
+    return [(labels[index], float(values[index])) for index in best]
 
 
 # -- scores: features float64 [N, D] -> [N, C] -----------------------------------------------------------------
