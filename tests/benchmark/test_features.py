@@ -31,7 +31,7 @@ def test_written_once_whole_and_mended(tmp_path: Path) -> None:
     assert seconds > 0
     assert seen[-1] == len(images)
     pixels = images[np.arange(5)]
-    expected = group.features(torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255).numpy()
+    expected = group.features(torch.from_numpy(pixels).permute(0, 3, 1, 2)).numpy()
     assert np.array_equal(np.concatenate([part[:5] for part in parts], 1), expected)
 
     path = store.path(CONFIG, SHAPE, 0, images)

@@ -57,13 +57,13 @@ def join_groups(shards: Sequence[Contents]) -> Contents:
     """Inverse of :func:`select_groups`: contents of the whole model from those of all its shards, in their order."""
     (header, tensors), *others = shards
     whole: dict[str, Any] = {**header, "settings": dict(header["settings"])}
-    whole |= {by_group: list(header[by_group]) for by_group in BY_GROUP}
+    whole |= {by_group: list(header[by_group]) for by_group in BY_GROUP if by_group in header}
     joined = dict(tensors)
     for other, theirs in others:
         first = whole["settings"]["groups"]
         whole["settings"]["groups"] += other["settings"]["groups"]
         for by_group in BY_GROUP:
-            whole[by_group] += other[by_group]
+            whole.get(by_group, []).extend(other.get(by_group, []))
         for name, values in theirs.items():
             owner, _, part = name.partition(".")
             if owner.startswith("group"):

@@ -32,7 +32,7 @@ _umask_lock = threading.Lock()
 
 def write(path: Path | str, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:
     """Write a model file atomically: after a crash at any moment the old file or the new one is there, whole."""
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     checks = {name: checksum(contiguous[name]) for name in sorted(contiguous)}  # equal content makes an equal file
     text = header_text({"format": FORMAT_VERSION, "checksums": checks, **header})
     with atomic_path(path) as temporary:
@@ -204,7 +204,7 @@ def _check_frame(path: Path) -> None:
 def checksum(array: np.ndarray) -> int:
     """Of type (by PyTorch's name) and shape, which are in the file's own header, and of the values."""
     start = zlib.crc32(f"torch.{array.dtype.name} {tuple(map(int, array.shape))}".encode())
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, start) if array.size else start
+    return zlib.crc32(np.asarray(array, order="C").reshape(-1).view(np.uint8).data, start) if array.size else start
 
 
 def _sync_folder(folder: Path) -> None:

@@ -32,7 +32,7 @@ MEMBER: dict[str, Space] = {
         "contrast_epsilon": (0.01, 0.02, 0.05, 0.1, 0.2),
         "grey_share": (0.3, 0.5, 0.7),
         "colours": (4, 8, 12, 16),
-        "power": (0.35, 0.5, 0.7),
+        "power": (0.5, 1.0),
     },
 }
 ENSEMBLE: Space = {"groups": (1, 2, 4, 8), "members": (1, 2, 4, 8)}
