@@ -42,22 +42,22 @@ def converted(images: object, config: object = ANY, resize: bool = False) -> tor
     ids=["uint8", "flat", "int64", "float", "uint16", "tensor", "float tensor", "list", "tensor list", "strided"],
 )
 def test_forms_of_the_same_images(images: object) -> None:
-    expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255
+    expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2)
     found = converted(images)
-    assert found.dtype == torch.float32
-    assert torch.allclose(found, expected, atol=1e-7)
+    assert found.dtype == torch.uint8
+    assert torch.equal(found, expected)
 
 
 def test_grey_forms() -> None:
-    expected = torch.from_numpy(GREY)[:, None].float() / 255
+    expected = torch.from_numpy(GREY)[:, None]
     for images in (GREY, GREY[..., None], GREY.reshape(5, -1), torch.from_numpy(GREY)):
         assert torch.equal(converted(images), expected)
-    assert torch.equal(converted(GREY > 99), (expected > 99 / 255).float())
+    assert torch.equal(converted(GREY > 99), (expected > 99).to(torch.uint8) * 255)
 
 
 def test_pictures() -> None:
     pictures = [Image.fromarray(image) for image in COLOUR]
-    expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2).float() / 255
+    expected = torch.from_numpy(COLOUR).permute(0, 3, 1, 2)
     options = ImageOptions((6, 6), None, "crop", 255)
     assert torch.equal(converted(pictures, options), expected)
     assert converted(pictures).shape == (5, 3, 32, 32)
@@ -119,12 +119,12 @@ def test_paths(tmp_path: Path) -> None:
 
 def test_one_image_without_an_axis_for_the_batch() -> None:
     colour, grey = ImageConfig(height=6, width=6, channels=3), ImageConfig(height=6, width=6, channels=1)
-    expected = torch.from_numpy(COLOUR[:1]).permute(0, 3, 1, 2).float() / 255
+    expected = torch.from_numpy(COLOUR[:1]).permute(0, 3, 1, 2)
     for image in (COLOUR[0], torch.from_numpy(COLOUR[0]).permute(2, 0, 1), Image.fromarray(COLOUR[0])):
         assert torch.equal(converted(image, colour), expected)
     assert converted(COLOUR[0, :4], colour, resize=True).shape == (1, 3, 6, 6)
     for image in (GREY[0], GREY[0][..., None], torch.from_numpy(GREY[0])):
-        assert torch.equal(converted(image, grey), torch.from_numpy(GREY[:1])[:, None].float() / 255)
+        assert torch.equal(converted(image, grey), torch.from_numpy(GREY[:1])[:, None])
 
 
 def test_one_image_that_might_be_several() -> None:
