@@ -51,7 +51,7 @@ def python_code(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md", "docs/my_images.md"])
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md", "docs/my_images.md", "docs/benchmark.md"])
 def test_code_for_users_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import circle
 from circle import files
 from circle.errors import CircleError
 from circle.runtime import container
+from circle.runtime.weights import FEATURE_VERSION
 
 TENSORS = {"a": torch.arange(12).view(3, 4), "empty": torch.zeros(0, 5), "b": torch.ones(2, dtype=torch.float64)}
 
@@ -68,6 +69,23 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
         files.read(tmp_path / "missing")
     with pytest.raises(CircleError, match="cannot be read"):
         files.read(tmp_path)
+
+
+def test_features_of_another_version_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.circle"
+    for version in (FEATURE_VERSION - 1, FEATURE_VERSION + 1):
+        header = files.header_text({"format": files.FORMAT_VERSION, "checksums": {}, "features": version})
+        save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
+        with pytest.raises(CircleError, match=f"features of version {version}, .* version {FEATURE_VERSION}: learn"):
+            files.read(path)
+
+
+def test_a_file_from_before_the_integers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.circle"
+    header = files.header_text({"format": 2, "checksums": {}})
+    save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
+    with pytest.raises(CircleError, match=r"older CIRCLE, .* \(format 2, this one reads 3\): learn its images again"):
+        files.read(path)
 
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:

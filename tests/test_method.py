@@ -23,7 +23,7 @@ def stripes(count: int, label: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
     [
         (np.zeros((2, 8, 8)), [0, 1], "float64"),
         (np.zeros((8, 8), np.uint8), [0] * 8, r"\(8, 8\)"),
-        (np.zeros((2, 8, 8), np.uint8), [0], "2 images and 1 labels"),
+        (np.zeros((2, 8, 8), np.uint8), [0], "2 images and 1 label"),
         (np.zeros((0, 8, 8), np.uint8), [], "0 images"),
     ],
 )

@@ -348,7 +348,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         labels = plain_labels(y)
         batch = self._batch(X)
         if len(labels) != len(batch):
-            raise CircleError(f"{len(labels)} labels for {len(batch)} images: expected one each")
+            raise CircleError(f"{counted(len(labels), 'label')} for {counted(len(batch), 'image')}: expected one each")
         # One class is enough, and to ask for all of them would sort a thousand for each image.
         check_one_kind([*self.statistics_[0].example, *labels] if self._started else labels)
         batch.check()

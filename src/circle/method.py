@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from circle.data.images import Subset
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.extractors import ParameterCount
 from circle.labels import ordered, plain_labels
 
@@ -54,7 +54,7 @@ class Task:
             )
         if len(self.images) == 0 or len(self.images) != len(self.labels):
             raise CircleError(
-                f"task of {len(self.images)} images and {len(self.labels)} labels: "
+                f"task of {counted(len(self.images), 'image')} and {counted(len(self.labels), 'label')}: "
                 "expected at least one image and one label for each"
             )
 

@@ -154,7 +154,9 @@ class Predictor:
         """Share of the images whose most probable label is the right one, weighted where weights are given."""
         labels, predicted = plain_labels(y), self.predict(X).tolist()
         if len(labels) != len(predicted):
-            raise CircleError(f"{len(labels)} labels for {len(predicted)} images: expected one each")
+            raise CircleError(
+                f"{counted(len(labels), 'label')} for {counted(len(predicted), 'image')}: expected one each"
+            )
         right = [found == label for found, label in zip(predicted, labels, strict=True)]
         return float(np.average(right, weights=sample_weight))
 

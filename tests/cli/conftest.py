@@ -41,3 +41,14 @@ def model(tmp_path: Path, data: Path) -> Path:
     path = tmp_path / "model.circle"
     assert run(["learn", str(path), str(data), *FAST]) == 0
     return path
+
+
+@pytest.fixture
+def unportable_model(tmp_path: Path, data: Path) -> Path:
+    """A model of the same images whose extractor is not portable: exact on one kind of machine."""
+    from circle.cli import run
+
+    path = tmp_path / "unportable.circle"
+    settings = ["--extractor.name", "patch_rnn", "--set", "extractor.width=8", "--image-size", "16"]
+    assert run(["learn", str(path), str(data), *settings]) == 0
+    return path

@@ -18,6 +18,7 @@ from calling import fails, wait_until
 
 from circle.benchmark import jobs, results
 from circle.cli import run
+from circle.data.user_images import HELD_BACK
 from circle.method import CircleMethod
 from circle.registry import list_methods
 
@@ -53,7 +54,9 @@ def test_several_splits_methods_and_seeds(
     splits = ["--tasks", "2", "5", "10", "4+6x1", "--seeds", "0-1"]
     arguments = bench_few(tmp_path / "out", few_digits, *splits, *FAST, "--rival.epochs", "1")
     assert run([*arguments, "--method", "circle", "finetune"]) == 0
-    printed = capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert " ".join(captured.err.split()).count(HELD_BACK) == 1, "how the data were read is said once"
+    printed = captured.out
     assert printed.count("CIRCLE reservoir, seed 0, T = ") == 4
     assert printed.count("finetune, seed 1, T = ") == 4
     runs = results.read_runs([tmp_path / "out"])
@@ -263,7 +266,7 @@ def test_a_balanced_part_is_a_data_set_of_its_own(tmp_path: Path, capsys: pytest
     )
     capsys.readouterr()
     assert run(bench(tmp_path, "--tasks", "5", "--images-per-class", "1000")) == 1
-    assert "1000 images of each class: digits has 1 to " in capsys.readouterr().err
+    assert "1,000 images of each class: digits has 1 to " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

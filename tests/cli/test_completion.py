@@ -73,6 +73,9 @@ def test_bash_completes_names(scripts: dict[str, str]) -> None:
         "fast-224",
     }
     assert completed(scripts["bash"], "circle", "bench", "run", "--dataset", "dig") == {"digits"}
+    assert completed(scripts["bash"], "circle", "data", "fetch", "cif") == {"cifar100"}
+    assert completed(scripts["bash"], "circle", "data", "fetch", "dig") == {""}, "nothing to fetch"
+    assert completed(scripts["bash"], "circle", "data", "info", "dig") == {"digits"}
     assert completed(scripts["bash"], "circle", "bench", "run", "--method", "f") == {"fecam", "fetril", "finetune"}
 
 

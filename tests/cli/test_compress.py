@@ -33,7 +33,7 @@ def images(tmp_path: Path, make_stream: object) -> Path:
 def test_with_images(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, report, plot = tmp_path / "small.circle", tmp_path / "steps.json", tmp_path / "curve.png"
     before = model.read_bytes()
-    arguments = ["compress", model, out, "--images", images, "--report", report, "--plot", plot, "--timing-seconds", 0]
+    arguments = ["compress", model, out, "--data", images, "--report", report, "--plot", plot, "--timing-seconds", 0]
     assert run([*map(str, arguments), "--max-loss", "5"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("*: chosen") == 1
@@ -77,15 +77,15 @@ def test_errors(model: Path, images: Path, tmp_path: Path, capsys: pytest.Captur
     out.touch()
     assert "exists already" in fails(["compress", model, out], capsys)
     out.unlink()
-    assert "--plot: needs --images" in fails(["compress", model, out, "--plot", tmp_path / "a.png"], capsys)
-    assert ".png or .svg" in fails(["compress", model, out, "--images", images, "--plot", tmp_path / "a.gif"], capsys)
-    assert "from 0 to 100" in fails(["compress", model, out, "--images", images, "--max-loss", -1], capsys)
-    line = fails(["compress", model, out, "--images", images, "--target-kb", 0.01, "--timing-seconds", 0], capsys)
+    assert "--plot: needs --data" in fails(["compress", model, out, "--plot", tmp_path / "a.png"], capsys)
+    assert ".png or .svg" in fails(["compress", model, out, "--data", images, "--plot", tmp_path / "a.gif"], capsys)
+    assert "from 0 to 100" in fails(["compress", model, out, "--data", images, "--max-loss", -1], capsys)
+    line = fails(["compress", model, out, "--data", images, "--target-kb", 0.01, "--timing-seconds", 0], capsys)
     assert "target of 10 bytes: the smallest model" in line
     assert "no such" in fails(["compress", tmp_path / "none.circle", out], capsys).lower()
     packed = tmp_path / "packed.circle"
     assert run(["pack", str(model), str(packed)]) == 0
-    line = fails(["compress", packed, out, "--images", images, "--ways", "parts"], capsys)
+    line = fails(["compress", packed, out, "--data", images, "--ways", "parts"], capsys)
     assert "way 'parts': this model only predicts" in line
     assert "int8 weights need the features' covariance" in fails(["compress", packed, out, "--weights", "int8"], capsys)
     assert not out.exists()

@@ -44,3 +44,14 @@ def test_forget_errors(model: Path, data: Path, tmp_path: Path, capsys: pytest.C
         line = fails(["forget", model, "red", "--images", images], capsys)
         assert f"{images}: none of 1 image is readable" in line and "a.png: not a readable image" in line
     assert model.read_bytes() == before
+
+
+def test_what_to_expect_of_models_that_are_not_portable(
+    model: Path, unportable_model: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["forget", str(unportable_model), "red", "--images", str(data)]) == 0
+    assert "exact on one kind of machine: use the kind that learned" in " ".join(capsys.readouterr().err.split())
+    assert run(["forget", str(unportable_model), "blue"]) == 0, "without images nothing is computed anew"
+    assert run(["forget", str(model), "red", "--images", str(data)]) == 0
+    assert "one kind of machine" not in capsys.readouterr().err

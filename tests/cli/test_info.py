@@ -58,3 +58,17 @@ def test_info_tells_both_sizes(model: Path, tmp_path: Path, capsys: pytest.Captu
     text = capsys.readouterr().out
     assert "as a learning model" in text
     assert "as a predicting model" in text
+
+
+def test_info_tells_whether_the_bits_are_those_of_every_machine(
+    model: Path, unportable_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, portable, words in (
+        (model, True, "yes: the same bits on every machine"),
+        (unportable_model, False, "no: exact on one kind of machine"),
+    ):
+        capsys.readouterr()
+        assert run(["info", str(path), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["portable"] is portable
+        assert run(["info", str(path)]) == 0
+        assert words in capsys.readouterr().out

@@ -48,6 +48,17 @@ def test_merging_into_one_of_the_models(model: Path, tmp_path: Path) -> None:
     assert found.metadata_ == {"journal": journal}, "and lessons in its journal still fit"
 
 
+def test_what_to_expect_of_models_that_are_not_portable(
+    model: Path, unportable_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, said in ((model, False), (unportable_model, True)):
+        other = tmp_path / f"other-{path.name}"
+        other.write_bytes(path.read_bytes())
+        capsys.readouterr()
+        assert run(["merge", str(path), str(other), "-o", str(tmp_path / f"both-{path.name}")]) == 0
+        assert ("exact on one kind of machine" in " ".join(capsys.readouterr().err.split())) is said
+
+
 # --- errors -------------------------------------------------------------------------------------------------
 
 

@@ -72,7 +72,7 @@ def test_needs_class_moments_and_memory(monkeypatch: pytest.MonkeyPatch) -> None
     kept = Statistics(2, parts=("class_triangles",))
     kept.update(torch.eye(2, dtype=torch.int8), ["a", "a"])
     monkeypatch.setattr("circle.machine.available_memory", lambda: 100)
-    with pytest.raises(CircleError, match="covariances of 1 classes with 2 features: needs .* GB .*slda"):
+    with pytest.raises(CircleError, match="covariances of 1 class with 2 features: needs .* GB .*slda"):
         QDA(QDAConfig()).materialise(kept)
 
 

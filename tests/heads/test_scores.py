@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,10 +54,8 @@ def test_scores_are_those_of_the_unpacked_weights() -> None:
     torch.testing.assert_close(low(features), product(features))
 
 
-@pytest.mark.parametrize("kind", ["packed", "low_rank"])
-def test_registered_with_a_format_that_older_readers_refuse(kind: str) -> None:
-    assert SCORES[kind].file_format == 2
-    assert SCORES["linear"].file_format == 1
+def test_registered_by_the_kind_that_a_file_names() -> None:
+    assert (SCORES["packed"], SCORES["low_rank"], SCORES["linear"]) == (PackedScores, LowRankScores, LinearScores)
 
 
 def test_numbers_and_words() -> None:

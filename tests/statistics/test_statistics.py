@@ -175,7 +175,7 @@ def test_rejected_updates_change_nothing() -> None:
     for values, labels, words in [
         (features(2, 4), ["a", "b"], "shape"),
         (features(2, 3).float(), ["a", "b"], "float32"),
-        (features(2, 3), ["a"], "1 labels for 2 images"),
+        (features(2, 3), ["a"], "1 label for 2 images"),
         (features(2, 3), ["a", 1], "mixed types"),
         (features(1, 3), [1], "mixed types"),
     ]:

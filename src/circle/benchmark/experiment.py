@@ -183,6 +183,8 @@ def run(
             from circle.benchmark.distributed_method import check_same_data
 
             check_same_data(ranks, stream.dataset)
+        if stream.dataset.note and (ranks is None or ranks.is_rank_zero):
+            progress.note(stream.dataset.note)
         for job in planned:
             if ranks is not None and not ranks.is_rank_zero:
                 _follow_job(job, stream, store, ranks, shard)

@@ -22,6 +22,9 @@ from circle.method import Method, Step, Steps, Task
 class Progress:
     """What a display of runs is told; every method does nothing unless overridden."""
 
+    def note(self, text: str) -> None:
+        """What the user should know of how the data were read, before the first run."""
+
     def begin(self, label: str, seed: int) -> None:
         """A run begins that is not finished yet."""
 

@@ -49,6 +49,9 @@ class RunBars(Progress):
         self.out, self.err = out, err
         self.bars = stage_bars(err)
 
+    def note(self, text: str) -> None:
+        console.remark(self.err, "note", text)
+
     def begin(self, label: str, seed: int) -> None:
         self.label, self.seed, self.spoken = label, seed, time.monotonic()
         self.bars = stage_bars(self.err)

@@ -112,6 +112,7 @@ def tune(
     tuning = new_tuning(
         request, images, lambda: flags.new_model(dataset), store, preset=flags.preset, rival=given(rival)
     )
+    console.notes(filter(None, [images.note]), err)
     try:
         with stage_bars(err) as bars:
             bar: dict[str, TaskID] = {}

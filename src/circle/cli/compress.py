@@ -25,7 +25,7 @@ def compress(
     output: Path,
     /,
     *,
-    images: Path | None = None,
+    images: Annotated[Path | None, Parameter(name=("--data", "--images"), negative=())] = None,
     max_loss: float = 0.5,
     target_kb: float | None = None,
     ways: Annotated[list[Way] | None, Parameter(consume_multiple=True, negative=())] = None,
@@ -81,7 +81,7 @@ def compress(
     if images is None:
         for name, value in {"--report": report, "--plot": plot, "--target-kb": target_kb, "--ways": ways}.items():
             if value is not None:
-                raise CircleError(f"{name}: needs --images to measure on; without them only --weights can be chosen")
+                raise CircleError(f"{name}: needs --data to measure on; without it only --weights can be chosen")
     classifier = load(model, device=device)
     if images is None:
         compress_weights(classifier, weights or "float16").save(output)

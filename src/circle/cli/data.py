@@ -15,12 +15,15 @@ from rich.text import Text
 
 from circle import registry
 from circle.cli import console
+from circle.cli.flags import named
 from circle.data import download
 from circle.data.datasets import load_dataset
 from circle.errors import CircleError, counted
 
 app = App(name="data", help="List, fetch and describe data sets.")
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+Fetched = Annotated[named(download.DOWNLOADS), Parameter(show_choices=False)]
+Described = Annotated[named(registry.list_datasets()), Parameter(show_choices=False)]
 
 
 @app.command(name="list")
@@ -51,7 +54,7 @@ def list_(*, as_json: AsJson = False) -> int:
 
 
 @app.command
-def fetch(name: str, /) -> int:
+def fetch(name: Fetched, /) -> int:
     """Download, check and unpack a data set into the cache folder (CIRCLE_DATA, or the platform's).
 
     One that is there is checked, and fetched again if it is damaged.
@@ -85,7 +88,7 @@ def fetch(name: str, /) -> int:
 
 @app.command
 def info(
-    name: str,
+    name: Described,
     /,
     *,
     data: Annotated[Path | None, Parameter(name=("--data", "--path"))] = None,

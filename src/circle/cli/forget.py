@@ -34,6 +34,13 @@ def forget(
     with files.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, label)
+        if images is not None and not all(group.portable for group in classifier.groups_):
+            console.remark(
+                console.messages(),
+                "note",
+                "this model is exact on one kind of machine: use the kind that learned the images; another may compute "
+                "other features of them, and then they are refused",
+            )
         before = classifier.samples_
         classifier.forget(known, None if images is None else class_pixels(images, known, classifier))
         classifier.save(model)

@@ -35,6 +35,13 @@ def merge(
     """
     console.check_writable(output, force=force)
     merged, twice = merge_files([first, second, *more], output)
+    if not all(group.portable for group in merged.groups_):
+        console.remark(
+            console.messages(),
+            "note",
+            "these models are exact on one kind of machine: learned on different kinds, they add up to nearly, "
+            "not exactly, the model that learned it all",
+        )
     if twice:
         console.remark(
             console.messages(),

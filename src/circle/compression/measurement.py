@@ -19,7 +19,7 @@ from torch import Tensor
 from circle.data.batches import ImageBatch
 from circle.data.images import Images
 from circle.ensemble import IMAGES_PER_TILE, all_features
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.labels import plain_labels
 from circle.machine import require_memory
 from circle.predictor import ImageClassifier, Predictor
@@ -74,7 +74,7 @@ class Validation:
         predictor, labels = model.for_prediction(), plain_labels(y)
         batch = predictor.batch(X)
         if len(labels) != len(batch):
-            raise CircleError(f"{len(labels)} labels for {len(batch)} images: expected one each")
+            raise CircleError(f"{counted(len(labels), 'label')} for {counted(len(batch), 'image')}: expected one each")
         _check_room(predictor, len(batch))
         return cls._of_batches(predictor, [(batch, labels)], "the validation images", [], lambda done: None)
 

@@ -21,7 +21,7 @@ from circle import registry
 from circle.config import Config, option
 from circle.data.decode import ImageConfig
 from circle.data.images import Images, listed
-from circle.errors import CircleError, printable
+from circle.errors import CircleError, counted, printable
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Dataset:
         counts = np.bincount(self.train.labels, minlength=len(self.classes))
         if not 1 <= images_of_each <= counts.min():
             raise CircleError(
-                f"{images_of_each} images of each class: {self.name} has 1 to {counts.min()} of every class"
+                f"{counted(images_of_each, 'image')} of each class: {self.name} has 1 to {counts.min()} of every class"
             )
         positions = [np.flatnonzero(self.train.labels == label)[:images_of_each] for label in range(len(self.classes))]
         train = self.train.subset(np.sort(np.concatenate(positions)))

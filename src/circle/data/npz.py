@@ -18,7 +18,7 @@ from numpy.lib import format as npy_format
 from circle.data.archives import open_zip
 from circle.data.decode import MAXIMUM_BYTES, ImageConfig
 from circle.data.images import ArrayImages, Label, Sample, digest
-from circle.errors import CircleError, printable, reason
+from circle.errors import CircleError, counted, printable, reason
 
 IMAGES = ("x", "X", "images", "data", "x_train")
 LABELS = ("y", "labels", "targets", "target", "y_train")
@@ -83,7 +83,8 @@ class NpzImages(ArrayImages):
             given = _read_whole(archive, _choose(members, labels, "labels", path), path)
             if given.shape not in ((shape[0],), (shape[0], 1)):
                 raise CircleError(
-                    f"{printable(path)}: {shape[0]} images, but labels of shape {list(given.shape)}; expected one each"
+                    f"{printable(path)}: {counted(shape[0], 'image')}, but labels of shape {list(given.shape)}; "
+                    "expected one each"
                 )
             names = members.get("class_names")
             class_names = None if names is None else _strings(_read_whole(archive, names, path), "class_names", path)

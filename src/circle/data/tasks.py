@@ -10,7 +10,7 @@ import numpy as np
 
 from circle.data.datasets import Dataset
 from circle.data.images import Images, Subset
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 
 Label = TypeVar("Label", bound=Hashable)
 
@@ -43,7 +43,7 @@ def split_tasks(classes: Sequence[Label], tasks: int, class_order_seed: int = 0)
     if tasks < 1 or not classes or len(classes) % tasks:
         divisors = [str(number) for number in range(1, len(classes) + 1) if len(classes) % number == 0]
         expected = f"expected one of {', '.join(divisors)}" if divisors else "expected at least one class"
-        raise CircleError(f"{len(classes)} classes cannot be split into {tasks} equal tasks: {expected}")
+        raise CircleError(f"{counted(len(classes), 'class')} cannot be split into {tasks} equal tasks: {expected}")
     order = class_order(classes, class_order_seed)
     size = len(order) // tasks
     return [order[start : start + size] for start in range(0, len(order), size)]
@@ -69,7 +69,7 @@ def task_sizes(tasks: str | int, classes: int) -> list[int]:
         sizes += [int(size)] * int(count or 1)
     if sum(sizes) != classes or 0 in sizes:
         raise CircleError(
-            f"tasks {text!r} hold {sum(sizes)} classes: expected all {classes}, at least one in each task"
+            f"tasks {text!r} hold {counted(sum(sizes), 'class')}: expected all {classes}, at least one in each task"
         )
     return sizes
 

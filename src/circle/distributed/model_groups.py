@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 
 Contents = tuple[dict[str, Any], dict[str, Tensor]]  # JSON header and tensors by name, as in circle.files
 BY_GROUP = ("orphan_degrees", "group_parameters")  # entries of the header with a value for each group
@@ -25,7 +25,10 @@ def group_bounds(groups: int, ranks: int) -> list[tuple[int, int]]:
     [(0, 2), (2, 5)]
     """
     if groups < ranks:
-        raise CircleError(f"{ranks} processes for {groups} groups: expected at least as many groups, or --shard data")
+        raise CircleError(
+            f"{counted(ranks, 'process')} for {counted(groups, 'group')}: expected at least as many groups, "
+            "or --shard data"
+        )
     return [(groups * rank // ranks, groups * (rank + 1) // ranks) for rank in range(ranks)]
 
 

@@ -14,7 +14,7 @@ import torch
 
 from circle import __version__
 from circle.ensemble import Group
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.export.extractors import add_extractor
 from circle.export.graph import Graph, require_room
 from circle.heads.scores import CosineScores, LinearScores, LowRankScores, PackedScores, QuadraticScores, Scores
@@ -165,7 +165,7 @@ def quadratic(graph: Graph, scores: QuadraticScores, features: str) -> str:
     """
     classes, size = scores.means.shape
     rows, columns = torch.tril_indices(size, size)
-    require_room(8 * classes * (len(rows) + 1), f"covariances of {classes} classes with {size:,} features")
+    require_room(8 * classes * (len(rows) + 1), f"covariances of {counted(classes, 'class')} with {size:,} features")
     identity = torch.eye(size, dtype=torch.float64)
     packed = torch.zeros(classes, len(rows) + 1, dtype=torch.float64)  # the last entry is the zero above diagonals
     for index in range(classes):

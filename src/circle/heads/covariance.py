@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from circle import linalg
+from circle.errors import counted
 from circle.heads.base import Head, HeadConfig
 from circle.heads.scores import QuadraticScores
 from circle.machine import require_memory
@@ -103,7 +104,7 @@ class QuadraticHead(Head):
         # Factors in float64 and their float32 copies; a full matrix, its covariance and its factor.
         require_memory(
             12 * self.config.numbers(classes, size) + 32 * size**2,
-            f"covariances of {classes} classes with {size:,} features",
+            f"covariances of {counted(classes, 'class')} with {size:,} features",
             "use a shorter feature (projection_size), or a head with one covariance for all (slda)",
         )
         pooled = pooled_covariance(statistics, means)

@@ -333,6 +333,8 @@ def run_study(
     """
     progress = progress or StudyProgress()
     progress.study(request.study, check(request, stream, store))
+    if stream.dataset.note:
+        progress.note(stream.dataset.note)
     runs: list[Run] = []
     for variant in request.study.variants:
         choice = chosen_settings(request, variant, stream, store, partial(progress.choosing, variant))

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from circle.errors import CircleError
+from circle.runtime.weights import FEATURE_VERSION
 
 FORMAT_VERSION = 3  # 1: learning and predicting models; 2: compressed ones as well; 3: features in integers
 FIRST_READABLE = 3
@@ -151,6 +152,11 @@ def read_header(path: Path | str) -> dict[str, Any]:
         raise CircleError(
             f"{path}: written by a newer CIRCLE (format {header['format']}, this one reads up to {FORMAT_VERSION}): "
             "update circle-cil"
+        )
+    if header.get("features", FEATURE_VERSION) != FEATURE_VERSION:
+        raise CircleError(
+            f"{path}: learned from features of version {header['features']}, where this CIRCLE computes version "
+            f"{FEATURE_VERSION}: learn its images again, or use the version of circle-cil that wrote it"
         )
     return header
 

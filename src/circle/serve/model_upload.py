@@ -9,7 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from circle import files
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, decode_labels
 from circle.learner import CircleClassifier
 from circle.serve.limits import Limits, RequestError
@@ -60,7 +60,7 @@ def _check_without_loading(path: Path, current: CircleClassifier, limits: Limits
         raise RequestError("this model only predicts: expected the learning model that it was made from")
     labels = decode_labels(header["classes"])
     if len(labels) > limits.classes or len(set(labels)) != len(labels):
-        raise RequestError(f"{len(labels)} classes: expected at most {limits.classes}, each of them once")
+        raise RequestError(f"{counted(len(labels), 'class')}: expected at most {limits.classes}, each of them once")
     check_one_kind(labels)
     for label in labels:
         if clean_name(str(label)) != str(label) or not isinstance(label, (str, int)):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from circle import files
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
 from circle.serve.edit_history import EditHistory, LabelledImage, decode_label, images_of_frame
 from circle.serve.journal import Frame, read_frames
@@ -109,7 +109,7 @@ def _replay(found: RecoveredState, frames: Sequence[Frame], journal: Path) -> No
         found.sequence = max(found.sequence, header["sequence"])
     _learn(found.model, waiting)
     if frames:
-        found.notes.append(f"{journal.name}: {len(frames):,} steps read again")
+        found.notes.append(f"{journal.name}: {counted(len(frames), 'step')} read again")
 
 
 def _replay_change(found: RecoveredState, header: dict, *, learn: bool) -> None:

@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from circle.errors import CircleError
+from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, ordered
 from circle.machine import full_precision, require_memory
 from circle.statistics.parts import (
@@ -298,7 +298,9 @@ class Statistics:
                 f"expected {' or '.join(map(str, expected))} and [B, {self.size}]"
             )
         if len(labels) != len(features):
-            raise CircleError(f"{len(labels)} labels for {len(features)} images: expected one each")
+            raise CircleError(
+                f"{counted(len(labels), 'label')} for {counted(len(features), 'image')}: expected one each"
+            )
         check_one_kind([*self.example, *labels])
         if self.exact:
             self._check_exact(len(features) * LARGEST_SQUARE)
@@ -313,8 +315,8 @@ class Statistics:
             return
         if float(self.squares().max()) + new > EXACT_LIMIT:
             raise CircleError(
-                f"{self.samples:,} samples learned: with these, sums might exceed 2^53 and would no longer be exact; "
-                "expected fewer samples, or features of 8 bits"
+                f"{counted(self.samples, 'sample')} learned: with these, sums might exceed 2^53 and would no longer be "
+                "exact; expected fewer samples, or features of 8 bits"
             )
 
     @property
@@ -519,7 +521,7 @@ def check_room(statistics: Sequence[Statistics], labels: Iterable[Hashable]) -> 
         largest = max(optional, key=lambda part: part.row_bytes(size))
         require_memory(
             needed,
-            f"{largest.title} of {len(labels)} classes with {size:,} features",
+            f"{largest.title} of {counted(len(labels), 'class')} with {size:,} features",
             "use a shorter feature (projection_size), or a head that needs none of each class (slda)",
         )
 
