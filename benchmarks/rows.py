@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from circle.files import atomic_path
+from circle.runtime.container import atomic_path
 
 
 @dataclass(frozen=True)

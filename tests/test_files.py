@@ -74,7 +74,7 @@ def test_files_that_are_not_ours(tmp_path: Path) -> None:
 def test_features_of_another_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.circle"
     for version in (FEATURE_VERSION - 1, FEATURE_VERSION + 1):
-        header = files.header_text({"format": files.FORMAT_VERSION, "checksums": {}, "features": version})
+        header = container.header_text({"format": container.FORMAT_VERSION, "checksums": {}, "features": version})
         save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
         with pytest.raises(CircleError, match=f"features of version {version}, .* version {FEATURE_VERSION}: learn"):
             files.read(path)
@@ -82,7 +82,7 @@ def test_features_of_another_version_are_refused(tmp_path: Path) -> None:
 
 def test_a_file_from_before_the_integers_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.circle"
-    header = files.header_text({"format": 2, "checksums": {}})
+    header = container.header_text({"format": 2, "checksums": {}})
     save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
     with pytest.raises(CircleError, match=r"older CIRCLE, .* \(format 2, this one reads 3\): learn its images again"):
         files.read(path)
@@ -90,7 +90,7 @@ def test_a_file_from_before_the_integers_is_refused(tmp_path: Path) -> None:
 
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "new.circle"
-    header = files.header_text({"format": files.FORMAT_VERSION + 1, "checksums": {}})
+    header = container.header_text({"format": container.FORMAT_VERSION + 1, "checksums": {}})
     save_file({"a": torch.ones(1)}, path, metadata={"circle": header})
     with pytest.raises(CircleError, match="newer CIRCLE .* update circle-cil"):
         files.read(path)
@@ -99,9 +99,11 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_older_version_is_refused(version: int, tmp_path: Path) -> None:
     path = tmp_path / "old.circle"
-    save_file({"a": torch.ones(1)}, path, metadata={"circle": files.header_text({"format": version, "checksums": {}})})
+    save_file(
+        {"a": torch.ones(1)}, path, metadata={"circle": container.header_text({"format": version, "checksums": {}})}
+    )
     expected = rf"old\.circle: written by an older CIRCLE, .*\(format {version}, this one reads 3\): learn"
-    for read in (files.read, files.read_header, circle.load):
+    for read in (files.read, container.read_header, circle.load):
         with pytest.raises(CircleError, match=expected):
             read(path)
 
@@ -123,7 +125,7 @@ def test_a_failed_write_keeps_the_old_file(path: Path, monkeypatch: pytest.Monke
 def test_folder_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(CircleError, match="cannot be written"):
         files.write(tmp_path / "no" / "model", TENSORS, {})
-    with pytest.raises(CircleError, match="folder that exists"), files.exclusive(tmp_path / "no" / "model"):
+    with pytest.raises(CircleError, match="folder that exists"), container.exclusive(tmp_path / "no" / "model"):
         pass
 
 
@@ -141,12 +143,12 @@ def test_permissions_follow_the_umask_and_the_old_file(tmp_path: Path) -> None:
 
 
 def test_one_writer_at_a_time(path: Path) -> None:
-    script = f"from circle import files\nwith files.exclusive({str(path)!r}): print('in')"
-    with files.exclusive(path):
+    script = f"from circle.runtime import container\nwith container.exclusive({str(path)!r}): print('in')"
+    with container.exclusive(path):
         result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "another process is changing this model" in result.stderr
-    with files.exclusive(path):
+    with container.exclusive(path):
         pass
     assert list(path.parent.iterdir()) == [path], "the lock is gone"
 
@@ -154,7 +156,7 @@ def test_one_writer_at_a_time(path: Path) -> None:
 def test_leftovers_of_killed_writers_go(path: Path) -> None:
     leftover = path.with_name(f".{path.name}.12345.tmp")
     leftover.write_bytes(b"half")
-    with files.exclusive(path):
+    with container.exclusive(path):
         assert not leftover.exists()
 
 

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 import circle
 from circle import CircleClassifier, CircleError, Predictor, files
+from circle.runtime import container
 
 Stream = tuple[np.ndarray, np.ndarray]
 
@@ -41,7 +42,7 @@ def test_the_mark_of_a_journal_travels_with_the_learning_model(tiny: Any, stream
     again.save(tmp_path / "b.circle")
     assert CircleClassifier.load(tmp_path / "b.circle").metadata_ == {"journal": {"identity": "abc", "sequence": 7}}
     again.save(tmp_path / "c.circle", for_prediction=True)
-    assert "journal" not in files.read_header(tmp_path / "c.circle")
+    assert "journal" not in container.read_header(tmp_path / "c.circle")
     assert not again.fit(images, labels).metadata_
 
 
@@ -80,7 +81,9 @@ def test_changed_random_weights_are_noticed(
 def forged(source: Path, target: Path, header: object) -> Path:
     """The same tensors under another header of ours."""
     tensors, _ = files.read(source)
-    save_file(tensors, target, metadata={"circle": header if isinstance(header, str) else files.header_text(header)})
+    save_file(
+        tensors, target, metadata={"circle": header if isinstance(header, str) else container.header_text(header)}
+    )
     return target
 
 
@@ -107,7 +110,7 @@ def test_headers_that_no_model_has(tiny: Any, stream: Stream, tmp_path: Path) ->
     """The tensors have checksums; a damaged header must not end in an error of Python's own."""
     model = tmp_path / "model"
     tiny().fit(*stream).save(model)
-    header = files.read_header(model)
+    header = container.read_header(model)
     for whole in ("no JSON", "[]", "{}", "null", {**header, "format": "x"}, {**header, "checksums": None}):
         with pytest.raises(CircleError, match="forged: damaged model file .unreadable header."):
             CircleClassifier.load(forged(model, tmp_path / "forged", whole))

@@ -26,28 +26,12 @@ from circle.labels import decode_labels, encode_labels
 from circle.machine import usable_device
 from circle.registry import resolve
 from circle.runtime import container
-from circle.runtime.container import FORMAT_VERSION, atomic_path, exclusive, header_text, read_header, remove_leftovers
 from circle.runtime.weights import FEATURE_VERSION
 from circle.statistics import Statistics, parts_named
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
     from circle.predictor import Predictor
-
-__all__ = [
-    "FORMAT_VERSION",
-    "Ledger",
-    "atomic_path",
-    "described_learner",
-    "empty_learner",
-    "exclusive",
-    "header_text",
-    "load",
-    "read",
-    "read_header",
-    "remove_leftovers",
-    "write",
-]
 
 DIGEST = 16  # bytes per image in the ledger
 PROBE_TOLERANCE = 1e-3  # other processors round differently; other weights differ by far more

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.folders import check_none_ignored
 from circle.data.images import DuplicateFinder, Images, Sample
@@ -24,6 +23,7 @@ from circle.files import Ledger
 from circle.labels import check_one_kind
 from circle.learner import CircleClassifier
 from circle.presets import list_presets
+from circle.runtime import container
 from circle.statistics import check_room
 
 
@@ -216,7 +216,7 @@ def merge_files(inputs: Sequence[Path], output: Path) -> tuple[CircleClassifier,
     The output may be one of the inputs: its lock is held from before the first is read, so that nothing that others
     teach it meanwhile is lost.
     """
-    with files.exclusive(output):
+    with container.exclusive(output):
         model = CircleClassifier.load(inputs[0])
         # A server's journal lies beside the file that it belongs to, so only that file keeps what was noted of it.
         metadata = model.metadata_ if _are_one(inputs[0], output) else {}

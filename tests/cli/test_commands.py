@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from circle import files
 from circle.cli import run
+from circle.runtime import container
 
 # --- learning -----------------------------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ def test_bad_models(model: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
     truncated = tmp_path / "truncated"
     truncated.write_bytes(whole[: len(whole) // 2])
     newer = tmp_path / "newer"
-    header = files.header_text({"format": files.FORMAT_VERSION + 1, "checksums": {}})
+    header = container.header_text({"format": container.FORMAT_VERSION + 1, "checksums": {}})
     save_file(files.read(model)[0], newer, metadata={"circle": header})
     foreign = tmp_path / "foreign"
     foreign.write_bytes(b"\x80\x04\x95 this could be a pickle, and nobody will find out")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from calling import FAST, fails, make_folder
 
-from circle import CircleClassifier, files
+from circle import CircleClassifier
 from circle.cli import run
+from circle.runtime import container
 
 # --- changing -----------------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ def test_merging_into_one_of_the_models(model: Path, tmp_path: Path) -> None:
     assert run(["merge", str(model), str(other), "-o", str(merged)]) == 0
     assert not CircleClassifier.load(merged).metadata_, "the journal lies beside the other file"
     expected = CircleClassifier.load(merged).statistics_
-    with files.exclusive(other):
+    with container.exclusive(other):
         assert run(["merge", str(model), str(other), "-o", str(other), "--force"]) == 1, "somebody is teaching it"
     assert run(["merge", str(model), str(other), "-o", str(other), "--force"]) == 0
     found = CircleClassifier.load(other)

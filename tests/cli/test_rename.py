@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from calling import COLOURS, FAST, fails, make_folder
 
-from circle import CircleClassifier, files
+from circle import CircleClassifier
 from circle.cli import run
+from circle.runtime import container
 
 
 def test_rename(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,7 +47,7 @@ def test_what_cannot_be_renamed(model: Path, capsys: pytest.CaptureFixture[str])
         (["red", " "], "expected a name of printable characters"),
     ]:
         assert message in fails(["rename", model, *words], capsys)
-    with files.exclusive(model):
+    with container.exclusive(model):
         assert "another process is changing this model" in fails(["rename", model, "red", "x"], capsys)
     assert model.read_bytes() == before
     assert not list(model.parent.glob(".*")), "no lock, no leftovers"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import circle
-from circle import CircleClassifier, Predictor, files
+from circle import CircleClassifier, Predictor
 from circle.compression import Validation, compress_weights
 from circle.compression.variants import PartId, Variant, VariantBuilder
 from circle.errors import CircleError
@@ -80,7 +80,7 @@ def test_the_same_after_loading(
     assert loaded.classes_.tolist() == [0, 1, 2, 3]
     assert loaded.samples_ == 300
     assert loaded.parameter_count().learnable == built.parameter_count().learnable > 0
-    assert files.read_header(tmp_path / "small.circle")["format"] == files.FORMAT_VERSION == 3
+    assert container.read_header(tmp_path / "small.circle")["format"] == container.FORMAT_VERSION == 3
     with pytest.raises(CircleError, match="only predicts"):
         loaded.partial_fit(*held_back)
     again = tmp_path / "again.circle"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from factories import tiny_model
 
-from circle import files
 from circle.errors import CircleError
+from circle.runtime import container
 from circle.serve.server import check_address, listen, serve
 
 
@@ -41,7 +41,7 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_one_server_per_model(tmp_path: Path) -> None:
-    with files.exclusive(tmp_path / "m.circle"), pytest.raises(CircleError, match="another process"):
+    with container.exclusive(tmp_path / "m.circle"), pytest.raises(CircleError, match="another process"):
         serve(tmp_path / "m.circle", tiny_model, port=0)
 
 

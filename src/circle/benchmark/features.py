@@ -19,9 +19,9 @@ from circle.data.images import Images
 from circle.ensemble import CALIBRATION_IMAGES, LEVELS_PER_DEVIATION, Group
 from circle.errors import CircleError
 from circle.extractors import Extractor, Grid, ImageShape
-from circle.files import atomic_path
 from circle.learner import CircleClassifier
 from circle.method import CircleMethod, Method
+from circle.runtime.container import atomic_path
 from circle.runtime.weights import FEATURE_VERSION
 
 IMAGES_PER_BATCH = 256

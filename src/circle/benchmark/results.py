@@ -28,8 +28,8 @@ from circle.benchmark.metrics import StreamRecord
 from circle.data.tasks import task_sizes
 from circle.distributed.environment import world_size
 from circle.errors import CircleError
-from circle.files import atomic_path
 from circle.labels import decode_labels, encode_labels
+from circle.runtime.container import atomic_path
 
 INFO, ROWS, CONFUSION, STATE = "run.json", "rows.jsonl", "confusion.csv", "state.safetensors"
 

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from circle.data.hold_out import hold_out
 from circle.errors import CircleError, NotDefiniteError
-from circle.files import atomic_path
 from circle.heads import HeadConfig
 from circle.labels import plain_labels
 from circle.learner import CircleClassifier
 from circle.registry import resolve
+from circle.runtime.container import atomic_path
 
 FILE = "selection.json"
 MAX_BATCH = 1024  # images learned or scored at a time

@@ -173,7 +173,7 @@ def check_csv(path: Path | None) -> None:
 
 def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
     """Write a table, its headings in the first row, whole or not at all."""
-    from circle.files import atomic_path  # PyTorch takes a while to import, and the Tab key waits for none
+    from circle.runtime.container import atomic_path  # NumPy takes a while to import, and the Tab key waits for none
 
     with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(rows)
@@ -181,7 +181,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
 
 def write_json(path: Path, facts: Mapping[str, Any]) -> None:
     """Write plain data whole or not at all."""
-    from circle.files import atomic_path
+    from circle.runtime.container import atomic_path
 
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(facts, indent=2) + "\n")

@@ -27,11 +27,11 @@ def forget(
         The images of the class as they were learned: a folder of them, or the data they were learned from.
         With them the class's scatter leaves too, and the model is bit for bit the one that never saw the class.
     """
-    from circle import files  # PyTorch takes a while to import, and the Tab key waits for none
     from circle.learner import CircleClassifier
     from circle.learning import class_pixels, find_label
+    from circle.runtime import container
 
-    with files.exclusive(model):
+    with container.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, label)
         if images is not None and not all(group.portable for group in classifier.groups_):

@@ -10,7 +10,6 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from circle import files
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.folders import check_none_ignored
@@ -20,6 +19,7 @@ from circle.errors import counted
 from circle.learner import CircleClassifier
 from circle.learning import LearningProgress, teach
 from circle.machine import stop_requests
+from circle.runtime import container
 
 
 def learn(
@@ -81,7 +81,7 @@ def learn(
         images = open_images(data)
         if strict:
             check_none_ignored(images)
-        with files.exclusive(model):
+        with container.exclusive(model):
             classifier = _opened(model, settings, device)
             console.notes(images.notes, err)
             with _watched(err) as (stop, report):

@@ -23,11 +23,11 @@ def rename(model: Path, old: Annotated[str, Parameter(completer=model_classes)],
     new
         Its new name, which no other class of the model may have.
     """
-    from circle import files  # PyTorch takes a while to import, and the Tab key waits for none
     from circle.learner import CircleClassifier
     from circle.learning import find_label, new_label
+    from circle.runtime import container
 
-    with files.exclusive(model):
+    with container.exclusive(model):
         classifier = CircleClassifier.load(model)
         known = find_label(classifier, old)
         classifier.rename(known, new_label(classifier, new))

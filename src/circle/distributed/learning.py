@@ -31,6 +31,7 @@ from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
 from circle.learner import CircleClassifier
 from circle.learning import Bookkeeper, LearningProgress, check_learnable, check_outcome, learn_batch
+from circle.runtime import container
 
 Entry = list[Any]  # of an image in a round: number of its label, digest as hex or None, why it is unreadable
 
@@ -87,7 +88,7 @@ def learn_on_all_ranks(
                 "apart and `circle merge`"
             ),
         )
-        ranks.on_rank_zero(lambda: stack.enter_context(files.exclusive(path)))
+        ranks.on_rank_zero(lambda: stack.enter_context(container.exclusive(path)))
         shard = make_shard(sharding, ranks, contents, path)
         image = ranks.on_all_ranks(lambda: check_learnable(source, shard.model))
         if strict:

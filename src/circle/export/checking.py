@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circle import files
 from circle.data.decode import ImageConfig
 from circle.data.images import Images
 from circle.data.user_images import open_images, open_unlabelled
@@ -24,6 +23,7 @@ from circle.export.model import BEST, INPUT, PROBABILITIES, Layout, onnx_model, 
 from circle.extractors import ImageShape, extract
 from circle.extractors.calibration import FINER
 from circle.predictor import ImageClassifier, Predictor
+from circle.runtime import container
 from circle.runtime.noise import noise_images
 
 TOLERANCE = 1e-4  # of a probability
@@ -122,7 +122,7 @@ def export_onnx(
         raise CircleError(f"{path}: not written: {error}") from error
     unreadable: list[str] = []
     image = predictor.image_
-    with files.atomic_path(path) as temporary:
+    with container.atomic_path(path) as temporary:
         temporary.write_bytes(proto.SerializeToString())
         synthetic = random_images(ImageShape(image.channels, image.height, image.width))
         pixels = synthetic.numpy() if samples is None else readable(predictor.image_, samples, unreadable)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from circle.files import atomic_path
+from circle.runtime.container import atomic_path
 
 # Line and marker all differ, so that the lines can be told apart in greyscale; the colours are Okabe and Ito's,
 # which colour-blind readers can tell apart too. The first lies on top and has the smallest marker, so that points

@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from circle.benchmark.metrics import DEFINITIONS
 from circle.benchmark.results import Run
 from circle.errors import CircleError
-from circle.files import atomic_path
 from circle.paper import published_results as published
 from circle.report import drawing, figures
 from circle.report.html import html_page
@@ -45,6 +44,7 @@ from circle.report.tables import (
     same_but,
     stopped_table,
 )
+from circle.runtime.container import atomic_path
 
 SHOWN_METRICS = {
     "accuracy_after_task": "accuracy over the stream",

@@ -13,9 +13,9 @@ from typing import Any
 from circle.benchmark.tuning.search import Search, Trial
 from circle.benchmark.tuning.tune import CircleTuning, RivalTuning
 from circle.errors import counted
-from circle.files import atomic_path
 from circle.report.drawing import new_figure
 from circle.report.html import whole_page
+from circle.runtime.container import atomic_path
 
 PRESET, TRIALS, PAGE = "tuned.toml", "search.json", "search.html"
 

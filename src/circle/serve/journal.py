@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from circle import files
 from circle.errors import CircleError
+from circle.runtime import container
 from circle.serve.limits import StorageError
 
 MAGIC = b"CJ1\n"
@@ -57,7 +57,7 @@ class Journal:
     def create(cls, path: Path, base: Frame) -> Journal:
         """Begin a journal, in one step in the place of the one that is there."""
         content = base.encode()
-        with files.atomic_path(path) as temporary:
+        with container.atomic_path(path) as temporary:
             temporary.write_bytes(content)
         return cls(path, base.header["identity"], os.open(path, os.O_WRONLY), len(content))
 

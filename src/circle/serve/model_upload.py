@@ -8,10 +8,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from circle import files
 from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, decode_labels
 from circle.learner import CircleClassifier
+from circle.runtime import container
 from circle.serve.limits import Limits, RequestError
 from circle.serve.model_store import clean_name
 from circle.serve.recovery import JOURNAL
@@ -55,7 +55,7 @@ def _check_without_loading(path: Path, current: CircleClassifier, limits: Limits
         start = file.read(8)
         if len(start) < 8 or struct.unpack("<Q", start)[0] > MAX_HEADER_BYTES:
             raise RequestError("not a CIRCLE model: expected a file that `circle learn` or this page wrote")
-    header = files.read_header(path)
+    header = container.read_header(path)
     if header["kind"] != "learning":
         raise RequestError("this model only predicts: expected the learning model that it was made from")
     labels = decode_labels(header["classes"])

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from circle import files
 from circle.errors import CircleError, counted
 from circle.learner import CircleClassifier
+from circle.runtime import container
 from circle.serve.edit_history import EditHistory, LabelledImage, decode_label, images_of_frame
 from circle.serve.journal import Frame, read_frames
 
@@ -42,7 +42,7 @@ def journal_path(model: Path) -> Path:
 def recover(path: Path, new_model: Callable[[], CircleClassifier]) -> RecoveredState:
     """The state that was acknowledged last; a new model where there is neither model nor journal."""
     journal = journal_path(path)
-    files.remove_leftovers(journal)
+    container.remove_leftovers(journal)
     if not path.exists():
         if journal.exists():
             raise CircleError(f"{path}: no such model file, but {journal.name} exists; expected both or neither")

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from circle import files
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.machine import stop_requests
+from circle.runtime import container
 from circle.serve.access import AccessControl, is_loopback
 from circle.serve.limits import Limits
 from circle.serve.service import Service
@@ -108,7 +108,7 @@ def serve(
     import_uvicorn()
     check_address(host, token)
     # Uvicorn stops at a signal, and then raises it once more: by then it must not end the process any more.
-    with files.exclusive(path), listen(host, port) as listener, stop_requests():
+    with container.exclusive(path), listen(host, port) as listener, stop_requests():
         service = Service(path, new_model, limits or Limits(), check)
         try:
             server = make_server(service, host, token, host_names)

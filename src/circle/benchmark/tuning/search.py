@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from circle.benchmark.tuning.spaces import STARTS, Stage
 from circle.errors import CircleError
-from circle.files import atomic_path
+from circle.runtime.container import atomic_path
 
 JOURNAL, BASIS = "journal.log", "basis.json"
 MAX_REPEATED_PROPOSALS = 20  # proposals in a row that were tried before, after which a space counts as exhausted
