@@ -189,7 +189,7 @@ def test_what_is_wrong_is_said_once_by_rank_zero(tmp_path: Path, data: Path, lau
     model = tmp_path / "model"
     for more, message in (
         ([tmp_path / "nowhere"], "nowhere"),
-        ([data, "--shard", "groups", "--groups", "1"], "2 processes for 1 groups"),
+        ([data, "--shard", "groups", "--groups", "1"], "2 processes for 1 group"),
         ([data, "--no-quantise"], "expect --quantise"),
         ([data, "--grups", "2"], "grups"),
         ([data, "--timeout-seconds", "0"], "expected more than 0"),
