@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.limits import Machine, least_seconds
@@ -36,18 +37,18 @@ def local_contrast_stages(extractor: LocalContrast) -> list[Stage]:
 
     ``patches``: the image is read, a scaled patch [C k k] of every pixel written.
     ``maps``: the product of patches and filters; products with zeros are not counted.
-    ``signs``: each map is read once, and written as both its signs and their squares.
-    ``windows``: products of windows [G, P] with these four.
+    ``signs``: the positive part of each map is written beside it, and both are squared where they lie.
+    ``windows``: products of windows along columns [g, H] with these four, and along rows [g, W] with what is left.
 
     It is not the least that any program needs: a kernel of one's own would make signs and squares while it adds them
-    up, and the mean of the negative part is that of the positive part less that of the map.
+    up. Nor is it a limit where the processor multiplies int8, because products count at the rate of float32.
     """
     config = extractor.config
     powers = 2 * len(config.moments)
     stages = {name: [0.0, 0.0] for name in ("patches", "maps", "signs", "windows")}
     for bank in extractor.banks:
         assert isinstance(bank, ContrastBank)
-        windows, pixels = bank.windows.shape
+        windows, width, pixels = len(bank.rows), bank.columns.shape[1], bank.pixels
         rows, maps = bank.weights.shape
         channels = extractor.shape.channels
         views = 1 if bank.folded or not bank.mirror else 2
@@ -55,18 +56,23 @@ def local_contrast_stages(extractor: LocalContrast) -> list[Stage]:
         useful = float((bank.weights != 0).sum())
         stages["maps"][0] += views * 2.0 * pixels * useful
         stages["maps"][1] += views * 4.0 * pixels * (rows + maps)
-        stages["signs"][1] += views * (1 + powers) * 4.0 * pixels * maps
-        stages["windows"][0] += views * powers * 2.0 * windows * pixels * maps
+        stages["signs"][1] += views * (6 if "square" in config.moments else 2) * 4.0 * pixels * maps
+        stages["windows"][0] += views * powers * 2.0 * windows * (pixels + windows * width) * maps
         stages["windows"][1] += views * powers * 4.0 * pixels * maps
     return [Stage(name, flops, moved) for name, (flops, moved) in stages.items()]
 
 
 def counted_flops(extractor: Extractor, side: int) -> float:
     """Floating-point operations of the products of one image, as PyTorch counts them."""
-    images = torch.rand(COUNTED, 3, side, side)
+    images = random_images(COUNTED, side)
     with FlopCounterMode(display=False) as counter:
         extractor(images)
     return counter.get_total_flops() / COUNTED
+
+
+def random_images(count: int, side: int) -> Tensor:
+    """Bytes [count, 3, side, side]."""
+    return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
 
 
 def built(preset: str, side: int) -> Extractor:
@@ -79,7 +85,7 @@ def measured(extractor: Extractor, side: int, machine: Machine, *, own: bool) ->
 
     Every thread has some tiles; there are fewer images where they are slow.
     """
-    few = torch.rand(max(extractor.minimum_batch, machine.threads), 3, side, side)
+    few = random_images(max(extractor.minimum_batch, machine.threads), side)
     first = least_seconds(lambda: extractor.features(few), 1, 0.0) / len(few)
     if first * len(few) > LONGEST:
         return None
@@ -87,7 +93,7 @@ def measured(extractor: Extractor, side: int, machine: Machine, *, own: bool) ->
     most = max(2 * extractor.minimum_batch, extractor.tile * machine.threads * 4)
     count = max(len(few), min(most, int(budget / 4 / first)))
     rounds = max(2, min(30, int(budget / (first * count))))
-    images = torch.rand(count, 3, side, side)
+    images = random_images(count, side)
     return least_seconds(lambda: extractor.features(images), rounds, 0.05) / count
 
 
