@@ -59,9 +59,18 @@ def test_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_broken_installation_is_told_without_pytorch(versions: dict[str, str | None]) -> None:
+    versions["pillow"] = None
+    findings = examination.examine()
+    assert by_name(findings)["pillow"].state == "wrong"
+    assert "self-test" not in {finding.group for finding in findings}
+
+
+def test_an_installation_that_only_predicts(versions: dict[str, str | None]) -> None:
     versions["torch"] = None
     findings = examination.examine()
-    assert by_name(findings)["torch"].state == "wrong"
+    found = by_name(findings)["torch"]
+    assert (found.state, found.advice) == ("note", "missing: pip install 'circle-cil[learn]', for all but predicting")
+    assert examination.healthy(findings)
     assert "self-test" not in {finding.group for finding in findings}
 
 

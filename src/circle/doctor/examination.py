@@ -43,7 +43,7 @@ class Finding:
 def examine() -> list[Finding]:
     """All findings, in the order of a table. What cannot be looked at because PyTorch is missing is left out."""
     found = [*versions(), *extras(), *data(), *caches()]
-    if any(finding.state == "wrong" for finding in found if finding.group == "versions"):
+    if any(finding.state == "wrong" or not finding.value for finding in found if finding.group == "versions"):
         return found
     from circle.doctor.self_test import self_test
 
@@ -57,7 +57,10 @@ def healthy(findings: list[Finding]) -> bool:
 
 
 def versions() -> Iterator[Finding]:
-    """Python, CIRCLE and the packages that it cannot do without, against the versions that it asks for."""
+    """Python, CIRCLE and the packages that it needs to learn, against the versions that it asks for.
+
+    What only learning needs may be missing: then the machine predicts, and that is worth a note.
+    """
     installed = _distribution() is not None
     advice = "" if installed else "not installed, so nobody knows which packages it asks for: pip install ."
     yield Finding("versions", "circle", circle.__version__, "good" if installed else "note", advice)
@@ -68,12 +71,19 @@ def versions() -> Iterator[Finding]:
         version = _version(requirement)
         advice = _advice(requirement, version, f"pip install '{requirement.name}{requirement.specifier}'")
         yield Finding("versions", requirement.name, version, "wrong" if advice else "good", advice)
+    for requirement in _requirements("learn"):
+        version = _version(requirement)
+        advice = _advice(requirement, version, f"pip install '{DISTRIBUTION}[learn]', for all but predicting")
+        state = "good" if not advice else "note" if version is None else "wrong"
+        yield Finding("versions", requirement.name, version, state, advice)
 
 
 def extras() -> Iterator[Finding]:
     """The optional parts: present, or the command that brings them."""
     distribution = _distribution()
     for extra in (distribution.metadata.get_all("Provides-Extra") if distribution else None) or []:
+        if extra == "learn":  # told with the versions
+            continue
         needed = [each for each in _requirements(extra) if each.name != DISTRIBUTION]
         install = f"pip install '{DISTRIBUTION}[{extra}]'"
         advice = [line for each in needed if (line := _advice(each, _version(each), install))]
