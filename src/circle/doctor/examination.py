@@ -12,13 +12,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from packaging.requirements import Requirement  # comes with matplotlib, which needs it
+from packaging.requirements import Requirement
 
 import circle
 from circle import registry
 from circle.data.download import cache_folder, whereabouts
 from circle.errors import CircleError
-from circle.machine import available_memory, total_memory
 
 DISTRIBUTION = "circle-cil"
 LOW_MEMORY = 1_000_000_000  # preset `fast` learns in about half of it
@@ -94,6 +93,7 @@ def extras() -> Iterator[Finding]:
 def machine() -> Iterator[Finding]:
     """Processor, cores, threads and memory."""
     from circle.benchmark.results import environment
+    from circle.machine import available_memory, total_memory
 
     facts = environment()["machine"]
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else facts["cores"]
