@@ -44,6 +44,11 @@ MACHINES: dict[str, dict[str, str]] = {
     "compatible": {"MKL_CBWR": "COMPATIBLE", "DNNL_MAX_CPU_ISA": "AVX2", "OMP_NUM_THREADS": "1"},
 }
 CHOSEN = {name for settings in MACHINES.values() for name in settings}
+# PyTorch does as it is told, also where the processor lacks the instructions and would end the process: there a machine
+# is the processor as it is.
+for capability in ("avx2", "avx512"):
+    if not getattr(torch.cpu, f"_is_{capability}_supported", lambda: False)():
+        MACHINES[capability].pop("ATEN_CPU_CAPABILITY")
 
 
 def run_on(name: str, *arguments: object) -> tuple[dict[str, Any], Any]:
