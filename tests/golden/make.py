@@ -25,7 +25,7 @@ from circle.config import Config
 from circle.ensemble import Group, build_groups
 from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig
 from circle.heads import build_head
-from circle.heads.scores import WEIGHT_BITS, LinearScores
+from circle.heads.scores import BIAS_BITS, WEIGHT_BITS, LinearScores
 from circle.presets import list_presets, read_preset
 from circle.registry import resolve
 from circle.runtime.weights import FEATURE_VERSION
@@ -119,6 +119,9 @@ def scores_digest(head: Config, statistics: Statistics) -> str:
     unit = torch.tensor([[math.ldexp(1.0, math.frexp(value)[1] - WEIGHT_BITS)] for (value,) in largest])
     steps = scores.weight / unit.to(torch.float64)
     assert float((steps - steps.floor() - 0.5).abs().min()) > 1e-7, "a weight on a boundary: take other images"
+    for exact, low in zip(scores.bias.tolist(), unit[:, 0].tolist(), strict=True):
+        step = exact / max(math.ldexp(1.0, math.frexp(exact)[1] - BIAS_BITS), low / 2**8)
+        assert abs(step - math.floor(step) - 0.5) > 1e-3, "a bias on a boundary: take other images"
     return digest_of(rounded.weight.numpy(), rounded.bias.numpy())
 
 

@@ -54,24 +54,16 @@ class BiRC2DConfig(StemConfig, ReservoirConfig, PooledConfig):
             "positive numbers",
         )
         self.require(
-            self.width > 0 and self.width % self._width_divisor() == 0,
+            self.width > 0 and self.width % specification.reservoirs_counted(self) == 0,
             "width",
-            f"a positive multiple of {self._width_divisor()} with width_of = {self.width_of}",
+            f"a positive multiple of {specification.reservoirs_counted(self)} with width_of = {self.width_of}",
         )
         self.require(self.layers > 0, "layers", "at least 1")
-
-    def _width_divisor(self) -> int:
-        counted = {
-            "direction": 1,
-            "location": DIRECTIONS,
-            "model": DIRECTIONS * max(1, len(self.patch_sizes)),
-        }
-        return counted[self.width_of]
 
     @property
     def direction_width(self) -> int:
         """Units of one reservoir: of one direction, patch size and layer."""
-        return self.width // self._width_divisor()
+        return self.width // specification.reservoirs_counted(self)
 
 
 @register("extractor", BiRC2DConfig)

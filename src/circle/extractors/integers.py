@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from circle.errors import CircleError
 from circle.extractors.base import Extractor, ParameterCount, frozen
 from circle.extractors.projection import MAXIMUM_DENSE, Settings
+from circle.runtime.local_contrast import PatchScale
 from circle.runtime.weights import (
     PROJECTED_BITS,
     ROOT_SHIFT,
@@ -51,6 +52,12 @@ def integer_root(values: Tensor) -> Tensor:
     Half a unit keeps the root away from whole numbers by far more than any square root is wrong.
     """
     return values.add_(0.5).sqrt_().floor_()
+
+
+def patch_factor(scale: PatchScale, scatter: Tensor) -> Tensor:
+    """floor(sqrt(floor(numerator / (V + epsilon)))) / 2^shift in float32; V, in float64, is overwritten."""
+    quotient = torch.div(scale.numerator, scatter.add_(scale.epsilon)).floor_()
+    return integer_root(quotient).mul_(2.0**-scale.shift).to(torch.float32)
 
 
 def signed_root(values: Tensor) -> Tensor:

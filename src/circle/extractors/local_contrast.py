@@ -17,8 +17,8 @@ from circle.extractors.base import ImageShape, check_parts, frozen
 from circle.extractors.integers import (
     IntegerExtractor,
     exact_type,
-    integer_root,
     multiplies_bytes,
+    patch_factor,
     pool_windows,
     signed_root,
     tensor,
@@ -322,12 +322,10 @@ class ContrastBank(nn.Module):
 
     def _scales(self, padded: Tensor, sums: Tensor) -> Tensor:
         """Levels of a patch's value by its deviation, float32 [B, H, W]: see the specification."""
-        scaling = self.scaling
         squares = channel_sums(padded.to(exact_type(255**2 * self.kernel**2 * padded.shape[1])).square())
         squares = box_sums(box_sums(squares, self.kernel, 1), self.kernel, 2).to(torch.float64)
         scatter = squares.mul_(self.kernel**2).sub_(channel_sums(sums.to(torch.float64).square_()))
-        quotient = torch.div(scaling.numerator, scatter.add_(scaling.epsilon)).floor_()
-        return integer_root(quotient).mul_(2.0**-scaling.shift).to(torch.float32)
+        return patch_factor(self.scaling, scatter)
 
 
 def pool_signs(maps: Tensor, rows: Tensor, columns: Tensor, moments: tuple[str, ...], into: Tensor) -> None:

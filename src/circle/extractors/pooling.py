@@ -11,7 +11,7 @@ from torch import Tensor
 
 from circle.config import option
 from circle.extractors.projection import ProjectedConfig
-from circle.runtime.weights import box_windows, gaussian_windows
+from circle.runtime.arithmetic import windows_along
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,7 @@ class PooledConfig(ProjectedConfig):
 
     def windows_along(self, length: int) -> np.ndarray:
         """Windows int64 [g, length] along one side of a map, whose weights add up to 254."""
-        if self.windows == "box":
-            return box_windows(length, self.grid)
-        return gaussian_windows(length, self.grid, self.window_spread, self.window_margin)
+        return windows_along(length, self)
 
 
 def grid_matrix(height: int, width: int, grid: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from circle.config import option
 from circle.extractors.base import frozen
-from circle.extractors.integers import exact_type, integer_root, tensor
+from circle.extractors.integers import exact_type, patch_factor, tensor
 from circle.extractors.local_contrast import box_sums, channel_sums
 from circle.extractors.projection import ProjectedConfig
 from circle.runtime import birc2d as specification
@@ -127,16 +127,19 @@ class ContrastStem(Stem):
         """Integers [B, C, H, W] -> [B, H, W, channels]."""
         maps = images
         for layer, (outputs, _, kernel, _) in enumerate(self.shapes):
-            scale = self.scales[layer]
             size = maps.shape[1] * kernel**2
             patches = shifted_copies(maps, kernel)  # [C k k, B P]
             sums = same_box_sums(channel_sums(maps.clone()), kernel).flatten()
             squares = channel_sums(maps.to(exact_type(255**2 * size)).square())
             squares = same_box_sums(squares, kernel).flatten().to(torch.float64)
             scatter = squares.mul_(size).sub_(sums.to(torch.float64).square_())
-            quotient = torch.div(scale.numerator, scatter.add_(scale.epsilon)).floor_()
-            factor = integer_root(quotient).mul_(2.0**-scale.shift).to(torch.float32)
-            patches = patches.mul_(size).sub_(sums).mul_(factor).round_().clamp_(-127.0, 127.0)
+            patches = (
+                patches.mul_(size)
+                .sub_(sums)
+                .mul_(patch_factor(self.scales[layer], scatter))
+                .round_()
+                .clamp_(-127.0, 127.0)
+            )
             response = (self.get_buffer(f"weight_{layer}") @ patches).add_(0.5).floor_().clamp_(-self.limit, self.limit)
             both = torch.cat([response.clamp_min(0.0), response.neg_().clamp_min_(0.0)])
             maps = both.view(2 * outputs, len(images), *images.shape[2:]).transpose(0, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from circle.runtime.weights import (
     sparse_projection,
 )
 
-#: Settings of an extractor by name, as a model file holds them.
-Settings = SimpleNamespace
+#: Settings of an extractor as attributes: its config, or what a model file holds of it.
+Settings = Any
 
 
 def windows_along(length: int, settings: Settings) -> np.ndarray:

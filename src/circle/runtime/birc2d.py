@@ -220,7 +220,7 @@ def cut_patches(maps: np.ndarray, side: int) -> np.ndarray:
 
 def layer_states(inputs: np.ndarray, settings: Settings, seed: int, part: str, level_bits: int) -> np.ndarray:
     """States int64 [N, H, W, 4 r] of the four reservoirs that scan inputs [N, H, W, size]."""
-    width = direction_width(settings)
+    width = settings.width // reservoirs_counted(settings)
     drawn = reservoir(
         seed,
         part,
@@ -253,7 +253,7 @@ def layer_states(inputs: np.ndarray, settings: Settings, seed: int, part: str, l
     return result
 
 
-def direction_width(settings: Settings) -> int:
-    """Units of one reservoir: of one direction, patch size and layer."""
+def reservoirs_counted(settings: Settings) -> int:
+    """Reservoirs whose units ``width`` counts together."""
     counted = {"direction": 1, "location": DIRECTIONS, "model": DIRECTIONS * max(1, len(settings.patch_sizes))}
-    return settings.width // counted[settings.width_of]
+    return counted[settings.width_of]
