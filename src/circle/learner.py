@@ -48,7 +48,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     extractor, head : str or config
-        A registered name (``"local_contrast"``, ``"slda"``) or its config, such as ``BiRC2DConfig(width=60)``. The
+        A registered name (``"local_contrast"``, ``"subspace_qda"``) or its config, such as ``BiRC2DConfig(width=60)``. The
         defaults are those of the preset ``fast``.
     groups, members : int
         k heads with m extractors each.
@@ -107,7 +107,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         extractor: str | Config = "local_contrast",
-        head: str | Config = "slda",
+        head: str | Config = "subspace_qda",
         *,
         groups: int = 1,
         members: int = 1,

@@ -107,6 +107,12 @@ def principal_directions(matrix: Tensor, count: int) -> Tensor:
     return torch.linalg.eigh(matrix).eigenvectors.flip(1)[:, :count].contiguous()
 
 
+def eigenvectors(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues [K, D], largest first, and eigenvectors [K, D, D], as columns, of symmetric matrices [K, D, D]."""
+    values, vectors = torch.linalg.eigh(matrices)
+    return values.flip(1), vectors.flip(2)
+
+
 def spectral_radius(matrix: Tensor) -> float:
     """Largest modulus of the eigenvalues of a square matrix [r, r], in float64."""
     return float(torch.linalg.eigvals(matrix.to(torch.float64)).abs().max()) if matrix.numel() else 0.0

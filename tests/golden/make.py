@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import torch
 from circle.config import Config
 from circle.ensemble import Group, build_groups
 from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig
-from circle.heads import build_head
+from circle.heads import SLDAConfig, SubspaceQDAConfig, build_head
 from circle.heads.scores import BIAS_BITS, WEIGHT_BITS, LinearScores
 from circle.presets import list_presets, read_preset
 from circle.registry import resolve
@@ -66,10 +66,10 @@ def features_digest(groups: list[Group], images: Images) -> str:
     return digest_of(*(group.features(torch.from_numpy(images[0])).numpy() for group in groups))
 
 
-def statistics_of(group: Group, images: Images) -> Statistics:
-    """All parts of the statistics of the first values of a group's features."""
+def statistics_of(group: Group, images: Images, parts: Sequence[str] = ("class_triangles", "unit_sums")) -> Statistics:
+    """Statistics of the first values of a group's features."""
     features = group.features(torch.from_numpy(images[0]))[:, :STATISTICS_SIZE]
-    statistics = Statistics(features.shape[1], parts=["class_triangles", "unit_sums"])
+    statistics = Statistics(features.shape[1], parts=parts)
     statistics.update(features, images[1])
     return statistics
 
@@ -98,11 +98,17 @@ def preset_digests(name: str) -> dict[str, str]:
     count = 6 if side > 64 else 12
     drawn, scenes = drawn_pictures(count, side), photographs(count, side)
     statistics = statistics_of(built[-1], scenes)
+    head, subspace = resolve("head", preset["head"]), {}
+    if isinstance(head, SubspaceQDAConfig):
+        subspace = {"subspace of photographs": statistics_digest(statistics_of(built[-1], scenes, head.parts))}
+        # Eigenvectors have no sign that every machine agrees on; the linear part of the scores is the same everywhere.
+        head = SLDAConfig(ridge=head.ridge, ridge_rule=head.ridge_rule)
     return {
         "drawn pictures": features_digest(built, drawn),
         "photographs": features_digest(built, scenes),
         "statistics of photographs": statistics_digest(statistics),
-        "predicting model of photographs": scores_digest(resolve("head", preset["head"]), statistics),
+        "predicting model of photographs": scores_digest(head, statistics),
+        **subspace,
     }
 
 

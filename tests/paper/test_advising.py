@@ -27,6 +27,7 @@ from circle.paper.advise import (
     squared_error,
 )
 from circle.registry import entry, list_heads
+from circle.statistics.parts import parts_named
 
 SHAPE = ImageConfig(height=16, width=16, channels=3)
 
@@ -216,11 +217,11 @@ def test_images_that_cannot_be_read(classifier: CircleClassifier, held_back: boo
 
 @pytest.mark.parametrize("name", list_heads())
 def test_every_head_is_judged_or_refused(dataset: Dataset, classifier: CircleClassifier, name: str) -> None:
-    """Statistics with sums of unit vectors know nothing of a part of a vector: heads that need them are refused."""
+    """Unit vectors and subspaces know nothing of a part of a vector: heads that need their sums are refused."""
     config = entry("head", name).config()
     assert isinstance(config, HeadConfig)
     classifier.set_params(head=config)
-    if "unit_sums" in config.parts:
+    if not all(part.selectable for part in parts_named(config.parts)):
         with pytest.raises(CircleError, match=f"head '{name}' cannot be judged"):
             studied(classifier, dataset, AdviceRequest(4, 4))
         return

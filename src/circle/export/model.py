@@ -17,9 +17,18 @@ from circle.ensemble import Group
 from circle.errors import CircleError, counted
 from circle.export.extractors import add_extractor
 from circle.export.graph import Graph, require_room
-from circle.heads.scores import CosineScores, LinearScores, LowRankScores, PackedScores, QuadraticScores, Scores
+from circle.heads.scores import (
+    CosineScores,
+    LinearScores,
+    LowRankScores,
+    PackedScores,
+    QuadraticScores,
+    Scores,
+    SubspaceScores,
+)
 from circle.labels import encode_labels
 from circle.predictor import ImageClassifier, Predictor
+from circle.runtime.subspace import COMPONENT_STEPS, MAX_WHITENED, WHITENED_STEPS, subspace_matrix
 
 Layout = Literal["NHWC", "NCHW"]
 # The files that register the forms of extractors. They are loaded with this one, which every way to ``form_of`` passes,
@@ -183,10 +192,38 @@ def quadratic(graph: Graph, scores: QuadraticScores, features: str) -> str:
     return graph.add("Sub", bias, graph.add("Transpose", distance, perm=[1, 0]))
 
 
+def subspace(graph: Graph, scores: SubspaceScores, features: str) -> str:
+    """z W^T + b + (k |v|^2 + sum_r y_r^2), in the steps and the order of the model, so that no bit differs."""
+    double = torch.float64
+    size, dimension = scores.weight.shape[1], len(scores.whitening)
+    matrix = torch.from_numpy(subspace_matrix(size, dimension))
+    projected = graph.add("MatMul", features, graph.cast(graph.constant(matrix, "subspace"), "DOUBLE"))
+    shortened = graph.add("Mul", projected, graph.constant(torch.tensor(2.0 ** -int(scores.shift), dtype=double)))
+    whitening = graph.cast(graph.constant(scores.whitening.T, "whitening"), "DOUBLE")
+    whitened = graph.add("MatMul", graph.add("Round", shortened), whitening)
+    whitened = graph.add("Round", graph.add("Sub", whitened, graph.constant(scores.origin.to(double), "origin")))
+    limit = torch.tensor(MAX_WHITENED, dtype=double)
+    steps = graph.add("Clip", whitened, graph.constant(-limit), graph.constant(limit))
+    classes, rank = scores.units.shape
+    codes = graph.cast(graph.constant(scores.codes.flatten(0, 1).T, "codes"), "FLOAT")
+    sums = graph.add("MatMul", graph.cast(steps, "FLOAT"), codes)
+    sums = graph.add("Mul", sums, graph.constant(scores.units.flatten(), "units"))
+    components = graph.add("Sub", graph.add("Round", sums), graph.constant(scores.offsets.flatten(), "offsets"))
+    components = graph.reshape(graph.cast(components, "DOUBLE"), [-1, classes, rank])
+    unit = graph.constant(torch.tensor(COMPONENT_STEPS**2, dtype=double))
+    squares = graph.add("Div", graph.sum(graph.square(components), [2]), unit)
+    length = graph.sum(graph.square(steps), [1], keep=True)
+    length = graph.add("Div", length, graph.constant(torch.tensor(WHITENED_STEPS**2, dtype=double)))
+    curved = graph.add("Mul", length, graph.constant(scores.curvature.to(double), "curvature"))
+    linear_scores = linear(graph, LinearScores(scores.weight, scores.bias), features)
+    return graph.add("Add", linear_scores, graph.add("Add", curved, squares))
+
+
 SCORE_FORMS: dict[type[Scores], Callable[..., str]] = {
     LinearScores: linear,
     PackedScores: packed,
     LowRankScores: low_rank,
     CosineScores: cosine,
     QuadraticScores: quadratic,
+    SubspaceScores: subspace,
 }

@@ -6,8 +6,9 @@ from circle.heads.mahalanobis import Mahalanobis, MahalanobisConfig
 from circle.heads.ncm import NCM, CosineNCM, CosineNCMConfig, NCMConfig
 from circle.heads.qda import QDA, QDAConfig
 from circle.heads.ridge import RecursiveRidge, Ridge, RidgeHeadConfig
-from circle.heads.scores import LinearScores, LowRankScores, PackedMatrix, PackedScores, Scores
+from circle.heads.scores import LinearScores, LowRankScores, PackedMatrix, PackedScores, Scores, SubspaceScores
 from circle.heads.slda import SLDA, SLDAConfig
+from circle.heads.subspace_qda import SubspaceQDA, SubspaceQDAConfig
 
 __all__ = [
     "NCM",
@@ -32,5 +33,8 @@ __all__ = [
     "RidgeHeadConfig",
     "SLDAConfig",
     "Scores",
+    "SubspaceQDA",
+    "SubspaceQDAConfig",
+    "SubspaceScores",
     "build_head",
 ]

@@ -1,6 +1,7 @@
 """Materialised heads: what turns features into scores, and what a predicting model stores of it.
 
-:class:`LinearScores`, :class:`CosineScores` and :class:`QuadraticScores` are what heads make of statistics.
+:class:`LinearScores`, :class:`CosineScores`, :class:`QuadraticScores` and :class:`SubspaceScores` are what heads make
+of statistics.
 :class:`PackedScores` and :class:`LowRankScores` are linear ones with weights of fewer bits or of lower rank, which
 ``circle compress`` makes of those.
 """
@@ -18,10 +19,12 @@ import torch
 from torch import Tensor
 
 from circle import machine
-from circle.statistics.parts import unit_vectors
+from circle.runtime.subspace import COMPONENT_STEPS, CURVATURE_STEPS, MAX_WHITENED, WHITENED_STEPS
+from circle.statistics.parts import subspace_coordinates, unit_vectors
 
 CLASSES_PER_JOB = 8  # that a core scores in one go
 MAX_INT8_CODE = 127
+MAX_CODE_SUM = 2**15  # of the codes of a direction: times 511 steps of a coordinate it stays below 2^24
 WEIGHT_BITS, BIAS_BITS = 15, 24  # of the largest weight of a class and of its bias, and a sign
 
 Weights = Literal["float32", "float16", "int8"]  # how a compressed model keeps the weights of a linear head
@@ -168,6 +171,102 @@ class QuadraticScores(Scores):
 
     def rounded(self) -> QuadraticScores:
         return QuadraticScores(self.means.to(torch.float32), self.factors.to(torch.float32), self.bias)
+
+
+@dataclass(frozen=True, eq=False)
+class SubspaceScores(Scores):
+    """Linear scores of all features and quadratic ones of few coordinates u = round(P z / 2^s):
+
+        score_c = z.w_c + b_c + k_c |v|^2 + sum_r y_cr^2        v = A u - o        y_cr = g_cr.v - h_cr
+
+    All of it is sums of whole numbers: v has steps of 2^-5 and ten bits, y steps of 2^-8, k of 2^-20. So the bracket is
+    exact, and joining it to the exact linear score is a single rounding: scores are the same to the bit in every
+    library and on every machine.
+
+    Examples
+    --------
+    >>> scores = SubspaceScores.of(
+    ...     weight=torch.zeros(1, 3), bias=torch.zeros(1), whitening=torch.eye(3) / 100, origin=torch.zeros(3),
+    ...     curvature=torch.tensor([-0.5]), directions=torch.zeros(1, 2, 3), means=torch.zeros(1, 3), shift=1,
+    ... )
+    >>> scores(torch.tensor([[3, 4, 5]], dtype=torch.int8)).shape
+    torch.Size([1, 1])
+    """
+
+    kind: ClassVar[str] = "subspace"
+    names: ClassVar[tuple[str, ...]] = (
+        "weight", "bias", "whitening", "origin", "curvature", "codes", "units", "offsets", "shift",
+    )  # fmt: skip
+
+    weight: Tensor  # [C, D]
+    bias: Tensor  # [C]
+    whitening: Tensor  # A, [d, d], in steps of v
+    origin: Tensor  # o, [d], in steps of v
+    curvature: Tensor  # k, [C]
+    codes: Tensor  # g, int8 [C, R, d]
+    units: Tensor  # [C, R], powers of two: what a step of v times a code of one is in steps of y
+    offsets: Tensor  # h, [C, R], in steps of y
+    shift: Tensor  # s, [1]
+
+    @classmethod
+    def of(
+        cls,
+        weight: Tensor,
+        bias: Tensor,
+        whitening: Tensor,
+        origin: Tensor,
+        curvature: Tensor,
+        directions: Tensor,
+        means: Tensor,
+        shift: int,
+    ) -> SubspaceScores:
+        """From A [d, d], o [d], k [C], directions g [C, R, d] and means v_c [C, d] in whitened coordinates."""
+        linear = LinearScores(weight, bias).rounded()
+        steps = LinearScores(whitening * WHITENED_STEPS, origin * WHITENED_STEPS).rounded()
+        # As many bits as fit: codes below 2^7, and sums of codes times coordinates below 2^24.
+        largest = torch.maximum(directions.abs().amax(2) / MAX_INT8_CODE, directions.abs().sum(2) / MAX_CODE_SUM)
+        exponents = torch.frexp(largest).exponent
+        unit = torch.ldexp(torch.ones_like(largest), exponents)
+        codes = (directions / unit[:, :, None]).round_()
+        centres = (directions * means[:, None]).sum(2)
+        return cls(
+            linear.weight,
+            linear.bias,
+            steps.weight,
+            steps.bias,
+            (curvature * CURVATURE_STEPS).round_() / CURVATURE_STEPS,
+            codes.to(torch.int8),
+            (unit * (COMPONENT_STEPS / WHITENED_STEPS)).to(torch.float32),
+            (centres * COMPONENT_STEPS).round_().to(torch.float32),
+            torch.tensor([shift], dtype=torch.int32),
+        )
+
+    @cached_property
+    def _stacked(self) -> Tensor:
+        """The codes as one matrix, float32 [d, C R]."""
+        return self.codes.to(torch.float32).flatten(0, 1).T.contiguous()
+
+    @cached_property
+    def _wide(self) -> tuple[Tensor, Tensor]:
+        """The weights and the whitening in float64, transposed."""
+        return self.weight.to(torch.float64).T.contiguous(), self.whitening.to(torch.float64).T.contiguous()
+
+    def __call__(self, features: Tensor) -> Tensor:
+        features = features.to(self.weight.device)
+        weight, whitening = self._wide
+        linear = torch.addmm(self.bias.to(torch.float64), features.to(torch.float64), weight)
+        with machine.full_precision():
+            values = subspace_coordinates(features, len(whitening), int(self.shift))
+            steps = torch.addmm(-self.origin.to(torch.float64), values.to(torch.float64), whitening)
+            steps = steps.round_().clamp_(-MAX_WHITENED, MAX_WHITENED)
+            sums = (steps.to(torch.float32) @ self._stacked).view(len(steps), *self.units.shape)
+        components = (sums * self.units).round_().sub_(self.offsets)
+        squares = components.to(torch.float64).square_().sum(2) / COMPONENT_STEPS**2
+        length = steps.square().sum(1, keepdim=True) / WHITENED_STEPS**2
+        return linear + (length * self.curvature.to(torch.float64) + squares)
+
+    def rounded(self) -> SubspaceScores:
+        return self
 
 
 # -- fewer bits and lower rank -----------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ EXTRACTOR_ORDER = (
 )
 # How a folder's name puts what all variants of a study have: "head-k2-m1-d1024-relu-t20".
 SHORT = {"extractors": "n", "groups": "k", "members": "m", "head_size": "d", "member_size": "d", "projection": ""}
-HEAD_ORDER = ("ncm", "cosine_ncm", "diagonal_lda", "slda", "ridge", "mahalanobis", "qda")
+HEAD_ORDER = ("ncm", "cosine_ncm", "diagonal_lda", "slda", "ridge", "mahalanobis", "qda", "subspace_qda")
 
 
 @dataclass(frozen=True)

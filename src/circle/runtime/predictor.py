@@ -15,6 +15,7 @@ from circle.errors import CircleError
 from circle.labels import decode_labels, label_array
 from circle.runtime import birc2d, container, local_contrast
 from circle.runtime.arithmetic import Settings, on_grid, whole_vector
+from circle.runtime.subspace import COMPONENT_STEPS, MAX_WHITENED, WHITENED_STEPS, coordinates
 from circle.runtime.weights import FEATURE_VERSION
 
 VECTORS = {"local_contrast": local_contrast.vector, "birc2d": birc2d.vector}
@@ -61,7 +62,7 @@ class NumPyPredictor:
 
     @staticmethod
     def supports(header: Mapping[str, Any]) -> bool:
-        """Whether a file with this header can be used here: it predicts, portably, with linear heads."""
+        """Whether a file with this header can be used here: it predicts, portably, with a head of :data:`SCORES`."""
         return (
             header["kind"] == "prediction"
             and header["settings"]["extractor"]["name"] in VECTORS
@@ -77,7 +78,7 @@ class NumPyPredictor:
         if not cls.supports(header):
             raise CircleError(
                 f"{path}: not for the light runtime; expected a model that `circle pack` made, with a portable "
-                f"extractor ({', '.join(VECTORS)}) and a linear head"
+                f"extractor ({', '.join(VECTORS)}) and a head that it knows (slda, subspace_qda)"
             )
         return cls(header, arrays)
 
@@ -177,9 +178,35 @@ def low_rank(
     return (values @ codes.astype(np.float64).T) * rows.astype(np.float64) @ outer.astype(np.float64).T + bias
 
 
+def subspace(
+    values: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray,
+    whitening: np.ndarray,
+    origin: np.ndarray,
+    curvature: np.ndarray,
+    codes: np.ndarray,
+    units: np.ndarray,
+    offsets: np.ndarray,
+    shift: np.ndarray,
+) -> np.ndarray:
+    """z W^T + b + k |v|^2 + sum_r y_r^2, sums of whole numbers; ``circle.heads.scores.SubspaceScores`` says more."""
+    steps = coordinates(values, len(whitening), int(shift[0])) @ whitening.astype(np.float64).T - origin
+    steps = np.clip(np.rint(steps), -MAX_WHITENED, MAX_WHITENED)
+    sums = steps.astype(np.float32) @ codes.reshape(-1, codes.shape[2]).astype(np.float32).T
+    components = np.rint(sums.reshape(len(values), *units.shape) * units) - offsets
+    squares = np.square(components.astype(np.float64)).sum(2) / COMPONENT_STEPS**2
+    length = np.square(steps).sum(1, keepdims=True) / WHITENED_STEPS**2
+    return linear(values, weight, bias) + (length * curvature + squares)
+
+
 #: By the kind that a file names: the function and the arrays that it takes.
 SCORES: dict[str, SimpleNamespace] = {
     "linear": SimpleNamespace(function=linear, names=("weight", "bias")),
     "packed": SimpleNamespace(function=packed, names=("codes", "rows", "bias")),
     "low_rank": SimpleNamespace(function=low_rank, names=("codes", "rows", "outer", "bias")),
+    "subspace": SimpleNamespace(
+        function=subspace,
+        names=("weight", "bias", "whitening", "origin", "curvature", "codes", "units", "offsets", "shift"),
+    ),
 }

@@ -6,15 +6,18 @@ For features z_i (size D) with labels y_i the parts are
     triangle         M   = sum_i z_i z_i^T                           upper triangle, [D (D + 1) / 2]
     class_triangles  M_c = sum_{y_i = c} z_i z_i^T                   upper triangles, [C, D (D + 1) / 2]
     unit_sums        U_c = sum_{y_i = c} round(2^36 z_i / |z_i|)     [C, D]
+    subspace_d       sum_{y_i = c} of u_i u_i^T, u_i and 2^s         [C, d (d + 1) / 2 + d + 1]
 
-The first two are always kept; a head names the others that it needs in ``HeadConfig.parts``. A part is a sum over
-samples of whole numbers, so adding, subtracting and an all_reduce across processes are exact in any order.
+where u_i = round(P z_i / 2^s) are d coordinates of a fixed random subspace. The first two are always kept; a head names
+the others that it needs in ``HeadConfig.parts``. A part is a sum over samples of whole numbers, so adding, subtracting
+and an all_reduce across processes are exact in any order.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import torch
@@ -22,6 +25,7 @@ from torch import Tensor
 
 from circle.config import check_names
 from circle.errors import CircleError
+from circle.runtime.subspace import SHIFTS, subspace_matrix
 from circle.statistics.second_moment import SecondMoment
 
 UNIT_SCALE = 2.0**36  # steps of the entries of a unit vector; int64 then holds the sums of 10^8 samples
@@ -398,6 +402,119 @@ class UnitSums(ClassSums):
 
     def select(self, columns: Tensor) -> Self:
         raise CircleError(f"statistics with {self.described()} cannot be cut: learn the features wanted alone")
+
+
+SUBSPACE_DIMENSIONS = (32, 64, 96, 128, 192, 256, 384, 448, 512, 768, 1024, 1536, 2048)
+
+
+class SubspaceMoments(ClassSums):
+    """Moments of every class in a fixed random subspace: sums of u u^T (upper triangle), of u, and of 2^s.
+
+        u = round(P z / 2^s)        P, d columns of :func:`circle.runtime.subspace.subspace_matrix`
+
+    s is 9 for features of 16 bits and 1 for those of 8, so that u has 16 bits. Its sum over the samples tells whoever
+    reads the sums which of the two it was; it is additive like all the rest. Sums are kept as int32 for as long as that
+    is provably enough, then as int64: no entry is larger than the largest sum of squares of a coordinate.
+
+    Attributes
+    ----------
+    dimension : int
+        d; statistics of fewer features have as many coordinates as features.
+    """
+
+    dtype = torch.int32
+    selectable = False
+    dimension: ClassVar[int]
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        super().__init__(size, device)
+        self._largest = 0  # no entry is larger
+
+    @classmethod
+    def coordinates_of(cls, size: int) -> int:
+        """d for this number of features."""
+        return min(cls.dimension, size)
+
+    @classmethod
+    def row_shape(cls, size: int) -> tuple[int, ...]:
+        coordinates = cls.coordinates_of(size)
+        return (coordinates * (coordinates + 1) // 2 + coordinates + 1,)
+
+    def update(self, samples: Samples) -> None:
+        # Features of 8 bits come as float32 and those of 16 bits as float64, and so do products that are exact.
+        shift = SHIFTS[16 if samples.features.dtype == torch.float64 else 8]
+        values = subspace_coordinates(samples.features, self.coordinates_of(self.size), shift).to(torch.float64)
+        self._make_room(max(int(values.square().sum(0).max()), len(values) << shift))
+        upper = upper_triangle(values.shape[1], self.device)
+        for index, row in enumerate(samples.present.tolist()):
+            own = values[samples.position == index]
+            numbers = self.rows[row]
+            numbers[: len(upper)] += (own.T @ own).view(-1)[upper].to(numbers.dtype)
+            numbers[len(upper) : -1] += own.sum(0).to(numbers.dtype)
+            numbers[-1] += len(own) << shift
+
+    def _make_room(self, more: int) -> None:
+        """Widen the sums before entries grow by up to ``more``, if they might not fit."""
+        self._largest += more
+        if self._largest >= 2**31 and self.rows.dtype == torch.int32:
+            present = int(self.rows.to(torch.int64).abs().max()) if self.rows.numel() else 0
+            self._largest = present + more
+            if self._largest >= 2**31:
+                self.rows = self.rows.to(torch.int64)
+
+    def add(self, other: ClassSums, sign: int, mine: Tensor, theirs: Tensor) -> None:
+        added = other.rows[theirs].to(self.device, torch.int64)
+        self._make_room(int(added.abs().max()) if added.numel() else 0)
+        self.rows.index_add_(0, mine.to(self.device), added.to(self.rows.dtype), alpha=sign)
+
+    def select(self, columns: Tensor) -> Self:
+        raise CircleError(f"statistics with {self.described()} cannot be cut: learn the features wanted alone")
+
+    def copy(self) -> Self:
+        result = super().copy()
+        result._largest = self._largest
+        return result
+
+    def equals(self, other: ClassSums, mine: Tensor, theirs: Tensor) -> bool:
+        return torch.equal(self.rows[mine].to(torch.int64), other.rows[theirs].to(torch.int64))
+
+    def load(self, values: Tensor) -> None:
+        self._largest = int(values.abs().max()) if values.numel() else 0
+        self.rows = values.to(self.device, torch.int32 if self._largest < 2**31 else torch.int64, copy=True)
+
+
+for _dimension in SUBSPACE_DIMENSIONS:
+    declare(
+        type(
+            f"SubspaceMoments{_dimension}",
+            (SubspaceMoments,),
+            {
+                "name": f"subspace_{_dimension}",
+                "title": f"moments in {_dimension} dimensions",
+                "dimension": _dimension,
+                "__doc__": f"Moments of every class in {_dimension} dimensions; see :class:`SubspaceMoments`.",
+                "__module__": __name__,
+            },
+        )
+    )
+
+
+@lru_cache(maxsize=8)
+def upper_triangle(size: int, device: torch.device) -> Tensor:
+    """Positions of the upper triangle of a matrix [size, size] in its rows one after another, int64."""
+    rows, columns = torch.triu_indices(size, size, device=device)
+    return rows * size + columns
+
+
+@lru_cache(maxsize=8)
+def _subspace(size: int, dimension: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.from_numpy(subspace_matrix(size, dimension)).to(device, dtype)
+
+
+def subspace_coordinates(features: Tensor, dimension: int, shift: int) -> Tensor:
+    """u = round(P z / 2^s), float32 [B, d], whole numbers of 16 bits, of features [B, D]; exact in any order."""
+    matrix = _subspace(features.shape[1], dimension, torch.float32, features.device)
+    return (features.to(torch.float32) @ matrix).mul_(2.0**-shift).round_()
 
 
 def unit_vectors(features: Tensor) -> Tensor:

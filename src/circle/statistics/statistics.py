@@ -29,12 +29,14 @@ from torch import Tensor
 from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, ordered
 from circle.machine import full_precision, require_memory
+from circle.runtime.subspace import SHIFTS
 from circle.statistics.parts import (
     DECLARED,
     UNIT_SCALE,
     ClassTriangles,
     Part,
     Samples,
+    SubspaceMoments,
     Sums,
     Triangle,
     UnitSums,
@@ -178,6 +180,21 @@ class Statistics:
         with self._lock:
             self.flush()
             return self._kept(ClassTriangles).moments[self._index[label]].full()
+
+    def subspace_moments(self, name: str) -> tuple[Tensor, Tensor, int]:
+        """Sums of u u^T [C, d (d + 1) / 2] and of u [C, d], float64, in the subspace of a part, and its shift s."""
+        with self._lock:
+            self.flush()
+            kept, counts = DECLARED[name], self.counts
+            rows = self._kept(kept).to_file(self._order())
+        assert issubclass(kept, SubspaceMoments)
+        triangles, sums, units = rows.split(
+            [rows.shape[1] - kept.coordinates_of(self.size) - 1, kept.coordinates_of(self.size), 1], 1
+        )
+        shifts = [shift for shift in SHIFTS.values() if torch.equal(units[:, 0].cpu().to(torch.int64), counts << shift)]
+        if not shifts:
+            raise CircleError(f"{kept.title} of features of 8 and of 16 bits: expected one kind")
+        return triangles, sums.to(torch.float64), shifts[0]
 
     def unit_sums(self) -> Tensor:
         """Sums of the features scaled to length one, float64 [C, D]."""
