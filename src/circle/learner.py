@@ -48,8 +48,8 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     extractor, head : str or config
-        A registered name (``"local_contrast"``, ``"subspace_qda"``) or its config, such as ``BiRC2DConfig(width=60)``. The
-        defaults are those of the preset ``fast``.
+        A registered name (``"local_contrast"``, ``"subspace_qda"``) or its config, such as ``BiRC2DConfig(width=60)``.
+        The defaults are those of the preset ``fast``.
     groups, members : int
         k heads with m extractors each.
     seed : int
