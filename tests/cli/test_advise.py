@@ -34,6 +34,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_a_head_that_cannot_be_cut_is_refused_where_it_was_asked_for(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [str(data), *SMALL, "--head.name", "subspace_qda"]
+    assert "cannot be judged on groups of all sizes at once: choose another head" in fails(asked, capsys)
+
+
 def fails(arguments: list, capsys: pytest.CaptureFixture[str], code: int = 1) -> str:
     return calling.fails(["advise", *arguments], capsys, code)
 
@@ -42,7 +49,9 @@ def test_table_json_and_plot(data: Path, tmp_path: Path, capsys: pytest.CaptureF
     plot, numbers = tmp_path / "advice.png", tmp_path / "advice.json"
     assert run(["advise", str(data), *SMALL, "--plot", str(plot), "--json", str(numbers)]) == 0
     said = capsys.readouterr()
+    assert "groups were judged with the head slda, which subspace_qda only corrects" in said.err
     facts = json.loads(numbers.read_text())
+    assert facts["head"]["name"] == "slda"
     best = facts["recommended"]
     assert best["members"] * best["groups"] == 4
     assert f"(--groups {best['groups']} --members {best['members']})" in said.out
@@ -64,7 +73,7 @@ def test_table_json_and_plot(data: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert facts["extractor"]["width"] == 4
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "zz.png" in said.err
-    assert len(said.err.strip().splitlines()) == 1
+    assert len(said.err.strip().splitlines()) == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["advice.json", "advice.png"], "no leftovers"
 
 

@@ -24,7 +24,7 @@ import torch
 from circle.config import Config
 from circle.ensemble import Group, build_groups
 from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig
-from circle.heads import SLDAConfig, SubspaceQDAConfig, build_head
+from circle.heads import SubspaceQDAConfig, build_head
 from circle.heads.scores import BIAS_BITS, WEIGHT_BITS, LinearScores
 from circle.presets import list_presets, read_preset
 from circle.registry import resolve
@@ -102,7 +102,7 @@ def preset_digests(name: str) -> dict[str, str]:
     if isinstance(head, SubspaceQDAConfig):
         subspace = {"subspace of photographs": statistics_digest(statistics_of(built[-1], scenes, head.parts))}
         # Eigenvectors have no sign that every machine agrees on; the linear part of the scores is the same everywhere.
-        head = SLDAConfig(ridge=head.ridge, ridge_rule=head.ridge_rule)
+        head = head.without_class_covariances()
     return {
         "drawn pictures": features_digest(built, drawn),
         "photographs": features_digest(built, scenes),

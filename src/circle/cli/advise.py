@@ -18,6 +18,7 @@ from circle.data.decode import ImageConfig
 from circle.data.images import Images
 from circle.data.user_images import open_images
 from circle.errors import CircleError
+from circle.heads import SubspaceQDAConfig
 from circle.learner import CircleClassifier
 from circle.paper.advise import (
     Advice,
@@ -98,6 +99,10 @@ def advise(
     given = _open(data, dataset, flags, classifier, workers)
     out, err = console.output(), console.messages()
     console.notes(given.images.notes, err)
+    head = classifier.head_config()
+    if isinstance(head, SubspaceQDAConfig) and "name" not in flags.given().get("head", {}):
+        # Its statistics mix all features, so those of a group cannot be had from those of all members.
+        classifier.set_params(head=head.without_class_covariances())
     started = time.perf_counter()
     with console.progress(err) as bar:
         tasks = {}
@@ -108,6 +113,8 @@ def advise(
             bar.update(tasks[what], completed=done)
 
         findings = recommend_allocation(classifier, given.images, request, report, image=given.image, name=given.name)
+    if classifier.head_config() != head:
+        console.remark(err, "note", f"groups were judged with the head slda, which {head.name} only corrects")
     console.skipped(list(findings.unreadable), err)
     if json_ is not None:
         record = advice_record(findings, request, classifier, given.image, given.name, command_line())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import torch
@@ -67,6 +67,10 @@ class SubspaceQDAConfig(SLDAConfig):
     @property
     def parts(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return (f"subspace_{self.dimension}",)
+
+    def without_class_covariances(self) -> SLDAConfig:
+        """The head that this one corrects."""
+        return SLDAConfig(**{field.name: getattr(self, field.name) for field in fields(SLDAConfig)})
 
     def rank_of(self, coordinates: int) -> int:
         """Directions of each class, of this many coordinates."""
