@@ -89,6 +89,16 @@ def test_more_classes_than_the_server_takes(file: Path, current: CircleClassifie
         read_upload(file, current, Limits(classes=1))
 
 
+def test_a_file_older_than_a_setting_of_the_head(current: CircleClassifier) -> None:
+    model = CircleClassifier.from_preset("small")
+    settings = {**model.part_settings(), "image": model.input_config().to_dict()}
+    head = {name: value for name, value in settings["head"].items() if name != "prior"}
+    assert head != settings["head"]
+    assert empty_model_like({**settings, "head": head}, current).settings() == settings
+    with pytest.raises(RequestError, match="another kind of model"):
+        empty_model_like({**settings, "head": {**head, "prior": "uniform"}}, current)
+
+
 def test_settings_are_not_believed(current: CircleClassifier) -> None:
     preset = CircleClassifier.from_preset("small", seed=4)
     settings = {**preset.part_settings(), "image": preset.input_config().to_dict()}

@@ -12,6 +12,7 @@ from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, decode_labels
 from circle.learner import CircleClassifier
 from circle.machine import require_memory
+from circle.registry import resolve
 from circle.runtime import container
 from circle.serve.limits import Limits, RequestError
 from circle.serve.model_store import clean_name
@@ -77,6 +78,9 @@ def empty_model_like(settings: dict[str, Any], current: CircleClassifier) -> Cir
 
     Settings decide how much memory and time a model takes, so a stranger's are not simply believed.
     """
+    if isinstance(settings, dict) and isinstance(settings.get("head"), dict):
+        # A file that is older than a setting of the head means its default.
+        settings = {**settings, "head": resolve("head", settings["head"]).to_dict()}
     if settings == current.settings():
         return current
     seed = settings.get("seed")
