@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     random = np.random.default_rng(0)
-    side = CircleClassifier.from_preset(arguments.presets[0]).image_size or 32
+    side = CircleClassifier.from_preset(arguments.presets[0]).input_config().height
     images = random.integers(0, 256, (arguments.images, side, side, 3), dtype=np.uint8)
     labels = np.arange(arguments.images) % CLASSES
     found: dict[str, list[tuple[float, float, float]]] = {preset: [] for preset in arguments.presets}

@@ -41,7 +41,7 @@ def main() -> None:
     Path("photos/disc/broken.jpg").write_bytes(b"not a picture")
 
     path = Path("shapes.circle")
-    model = CircleClassifier.from_preset("fast")  # photos of any size become 32 x 32 pixels
+    model = CircleClassifier.from_preset("fast")  # the photos decide for 32, 64 or 224 pixels, and are brought to it
     lesson = teach(path, open_images("photos"), model)
     print(
         f"learned {lesson.learned} photos of {', '.join(model.classes_)}; skipped {len(lesson.unreadable)} unreadable"

@@ -27,7 +27,7 @@ from circle.machine import usable_device
 from circle.registry import resolve
 from circle.runtime import container
 from circle.runtime.weights import FEATURE_VERSION
-from circle.statistics import Statistics, parts_named
+from circle.statistics import Statistics
 
 if TYPE_CHECKING:
     from circle.learner import CircleClassifier
@@ -209,7 +209,7 @@ def learning_contents(model: CircleClassifier) -> tuple[dict[str, Any], dict[str
             if not torch.equal(statistics.counts, tensors["counts"]):
                 raise CircleError("the groups have learned different samples: an update was interrupted; load the file")
             pack = smallest_integers if statistics.exact else (lambda values: values)
-            tensors |= {f"group{index}.{name}": pack(values) for name, values in statistics.parts().items()}
+            tensors |= {f"group{index}.{name}": pack(values) for name, values in statistics.packed_parts().items()}
         tensors["ledger.digests"], tensors["ledger.counts"] = model.ledger_.to_tensors(classes)
     return header, tensors
 
@@ -243,23 +243,28 @@ def restored(
 def _learner(header: dict[str, Any], tensors: dict[str, Tensor], device: str, path: Path) -> CircleClassifier:
     model = empty_learner(header, tensors, device, path)
     classes = decode_labels(header["classes"])
-    parts = parts_named(model.head_config().parts)
     model.replace_statistics(
         [
             Statistics.from_parts(
                 classes,
                 tensors["counts"],
-                **{part.name: tensors[f"group{index}.{part.name}"] for part in parts},
+                **empty.unpacked_parts(_of_group(tensors, index), len(classes)),
                 orphan_degrees=header["orphan_degrees"][index],
                 exact=model.quantise,
                 device=model.device,
             )
-            for index in range(model.groups)
+            for index, empty in enumerate(model.statistics_)
         ]
     )
     model.ledger_ = Ledger.from_tensors(classes, tensors["ledger.digests"], tensors["ledger.counts"])
     model.metadata_ = {name: value for name, value in header.items() if name not in _OWN_ENTRIES}
     return model
+
+
+def _of_group(tensors: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+    """The tensors of one group, by their names within it."""
+    prefix = f"group{index}."
+    return {name.removeprefix(prefix): values for name, values in tensors.items() if name.startswith(prefix)}
 
 
 def _predictor(header: dict[str, Any], tensors: dict[str, Tensor], device: str, path: Path) -> Predictor:

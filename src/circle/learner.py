@@ -6,7 +6,7 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from circle import files
 from circle.config import Config, setting_differences
 from circle.data.batches import ImageBatch, ImageOptions
 from circle.data.decode import ImageConfig
+from circle.data.image_sizes import AUTO, SIDES, side_for
 from circle.ensemble import Group, all_features, build_groups, feature_tiles
 from circle.errors import CircleError, counted
 from circle.extractors import Grid, ImageShape, ParameterCount
@@ -26,6 +27,7 @@ from circle.labels import check_one_kind, label_array, plain_labels
 from circle.machine import usable_device
 from circle.predictor import Predictor
 from circle.presets import DEFAULT, read_preset
+from circle.presets.forms import FORM_SETTINGS, family_of, form_extractor
 from circle.registry import resolve
 from circle.statistics import Statistics, check_room
 
@@ -54,9 +56,10 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         k heads with m extractors each.
     seed : int
         The extractors draw their weights from seed, seed + 1, ..., seed + k m - 1.
-    image_size : int, (height, width) or None
+    image_size : int, (height, width), "auto" or None
         Size that images are brought to. None: arrays keep their own size (the first batch decides), files and
-        PIL images become 32 x 32.
+        PIL images become 32 x 32. "auto", as :meth:`from_preset` gives it for ``small``, ``fast`` and ``best``: the
+        first batch decides for 32, 64 or 224, with the extractor that the preset has for images of that size.
     channels : int or None
         1 or 3 (arrays may have other counts). None: the first array decides, files and PIL images become RGB.
     aspect : {"crop", "pad", "stretch"}
@@ -112,7 +115,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         groups: int = 1,
         members: int = 1,
         seed: int = 0,
-        image_size: int | tuple[int, int] | None = None,
+        image_size: int | tuple[int, int] | Literal["auto"] | None = None,
         channels: int | None = None,
         aspect: str = "crop",
         background: int = 255,
@@ -136,8 +139,22 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         """A classifier with the settings of a preset (a name, or a TOML file), some of them changed.
 
         Settings of a part are written with two underscores: ``from_preset("fast", head__ridge=10.0)``.
+
+        ``small``, ``fast`` and ``best`` exist for images of 32, 64 and 224 pixels, and the first batch decides which of
+        these forms is taken. ``from_preset("best-32")``, or an ``image_size`` among the changes, takes the form for 32
+        pixels whatever the images; and so do an extractor or filters of your own, which belong to no other form.
+
+        >>> photographs = np.zeros((2, 250, 300, 3), np.uint8)
+        >>> CircleClassifier.from_preset("small").partial_fit(photographs, [0, 1]).image_.height
+        224
+        >>> CircleClassifier.from_preset("small", image_size=32).partial_fit(photographs, [0, 1]).image_.height
+        32
         """
-        return cls.from_settings(read_preset(preset), f"preset {preset}").set_params(**changes)
+        model = cls.from_settings(read_preset(preset), f"preset {preset}")
+        own_extractor = {"extractor", *(f"extractor__{setting}" for setting in FORM_SETTINGS)}
+        if model.image_size == AUTO and not own_extractor.isdisjoint(changes):
+            model.image_size = SIDES[0]
+        return model.set_params(**changes)
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], where: str = "settings") -> Self:
@@ -172,14 +189,48 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
 
     def part_settings(self) -> dict[str, Any]:
         """The resolved settings but for the image shape, which the first batch may have to decide."""
+        image: ImageConfig | None = getattr(self, "image_", None)
+        extractor = resolve("extractor", self.extractor) if image is None else self._extractor_for(image)
         return {
-            "extractor": resolve("extractor", self.extractor).to_dict(),
+            "extractor": extractor.to_dict(),
             "head": resolve("head", self.head).to_dict(),
             "groups": self.groups,
             "members": self.members,
             "seed": self.seed,
             "quantise": self.quantise,
         }
+
+    def with_form(self, height: int, width: int) -> Self:
+        """A classifier that has learned nothing, with the same settings but for an image size that is left open.
+
+        With ``image_size="auto"`` images of this size decide for a form of the preset; where the extractor is of none,
+        for 32 pixels. Any other classifier comes back with all its settings.
+
+        >>> CircleClassifier.from_preset("best").with_form(250, 300).image_size
+        224
+        """
+        parameters = self.get_params(deep=False)
+        if self.image_size == AUTO:
+            extractor = resolve("extractor", self.extractor)
+            family = family_of(extractor)
+            side = SIDES[0] if family is None else side_for(height, width)
+            parameters["image_size"] = side
+            parameters["extractor"] = extractor if family is None else form_extractor(family, extractor, side)
+        return type(self)(**parameters)
+
+    def _extractor_for(self, image: ImageConfig) -> Config:
+        """The settings of the extractors: of the form that suits these images, where the image size was left open."""
+        extractor = resolve("extractor", self.extractor)
+        side = side_for(image.height, image.width)
+        if self.image_size != AUTO or side == SIDES[0]:
+            return extractor
+        family = family_of(extractor)
+        if family is None:
+            raise CircleError(
+                f"image_size = {AUTO!r}: images of {image.height} x {image.width} pixels ask for another form of the "
+                "preset, but the extractor's settings are of none; expected an image_size, such as 32"
+            )
+        return form_extractor(family, extractor, side)
 
     def head_config(self) -> HeadConfig:
         """The settings of the heads."""
@@ -310,7 +361,7 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
             raise CircleError(f"groups = {self.groups}, members = {self.members}: expected at least 1 of each")
         usable_device(self.device)
         groups = build_groups(
-            resolve("extractor", self.extractor),
+            self._extractor_for(image),
             ImageShape(image.channels, image.height, image.width),
             groups=self.groups,
             members=self.members,
@@ -592,7 +643,10 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
         return self.image_size is not None
 
     def input_config(self) -> ImageConfig:
-        """The shape that files and PIL images are brought to; known before anything was learned."""
+        """The shape that files and PIL images are brought to; before anything was learned, the one without knowing any.
+
+        That is 32 x 32 where ``image_size`` leaves it to the images.
+        """
         return self.image_ if self._started else self._image_options().decided(32, 32, 3)
 
     def _batch(self, X: Any) -> ImageBatch:
@@ -600,6 +654,8 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
 
     def _image_options(self) -> ImageOptions:
         size = (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+        if isinstance(size, str) and size != AUTO:
+            raise CircleError(f"image_size = {size!r}: expected pixels, (height, width), {AUTO!r} or None")
         return ImageOptions(size, self.channels, self.aspect, self.background)
 
     @contextmanager

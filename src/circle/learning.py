@@ -15,6 +15,7 @@ import torch
 
 from circle.data.decode import ImageConfig
 from circle.data.folders import check_none_ignored
+from circle.data.image_sizes import AUTO, side_for
 from circle.data.images import DuplicateFinder, Images, Sample
 from circle.data.user_images import open_images, open_unlabelled
 from circle.ensemble import IMAGES_PER_TILE
@@ -23,6 +24,8 @@ from circle.files import Ledger
 from circle.labels import check_one_kind
 from circle.learner import CircleClassifier
 from circle.presets import list_presets
+from circle.presets.forms import family_of, form_note
+from circle.registry import resolve
 from circle.runtime import container
 from circle.statistics import check_room
 
@@ -98,6 +101,23 @@ def teach(
     return book.progress
 
 
+def suited(model: CircleClassifier, images: Images) -> tuple[CircleClassifier, list[str]]:
+    """A new model of the preset's form that suits the images, where the size was left to them, and why, in one line.
+
+    Parameters
+    ----------
+    model : CircleClassifier
+        One that has learned nothing.
+    images : Images
+        A fixed sample of them is looked at, so that the same images always decide for the same form.
+    """
+    size = images.typical_size() if model.image_size == AUTO else None
+    if size is None:
+        return model, []
+    family = family_of(resolve("extractor", model.extractor))
+    return model.with_form(*size), [form_note(family, *size)]
+
+
 class Bookkeeper:
     """Which images are new to a model, and what becomes of all of them.
 
@@ -143,6 +163,9 @@ def check_learnable(images: Images, model: CircleClassifier) -> ImageConfig:
     known = list(model.classes_) if hasattr(model, "classes_") else []
     check_one_kind([*(label.item() if isinstance(label, np.generic) else label for label in known), *images.classes])
     image = model.input_config()
+    if model.image_size == AUTO and not hasattr(model, "image_"):
+        size = images.typical_size()
+        image = image if size is None else image.replace(height=side_for(*size), width=side_for(*size))
     check_room(model.prepare(image).statistics_, images.classes)
     return image
 

@@ -13,6 +13,7 @@ from circle.export.integers import box_sums, cut_patches, neighbours, powered
 from circle.extractors import BiRC2DConfig, Extractor, ImageShape, LocalContrastConfig, build_extractor
 from circle.extractors.reservoir import patches
 from circle.presets import list_presets, read_preset
+from circle.presets.forms import side_of
 from circle.registry import entry, resolve
 from circle.runtime.arithmetic import root
 
@@ -26,14 +27,14 @@ def portable_presets() -> list[str]:
     for preset in list_presets():
         settings = read_preset(preset)
         if entry("extractor", settings["extractor"]["name"]).part.portable:
-            found.setdefault(repr((settings["extractor"], settings["image_size"], settings["channels"])), preset)
+            found.setdefault(repr((settings["extractor"], side_of(settings), settings["channels"])), preset)
     return list(found.values())
 
 
 @pytest.mark.parametrize("preset", portable_presets())
 def test_presets(preset: str, require_same_integers: Require) -> None:
     settings = read_preset(preset)
-    shape = ImageShape(settings["channels"], settings["image_size"], settings["image_size"])
+    shape = ImageShape(settings["channels"], side_of(settings), side_of(settings))
     require_same_integers(build_extractor(resolve("extractor", settings["extractor"]), shape, 0))
 
 

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from circle.config import Config
 from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig, build_extractor, integers, local_contrast
 from circle.presets import list_presets, read_preset
+from circle.presets.forms import side_of
 from circle.registry import resolve
 
 SEEDS = st.integers(0, 2**63)
@@ -121,7 +122,7 @@ def test_any_birc2d(config: BiRC2DConfig, shape: ImageShape, seed: int) -> None:
 
 def preset_config(name: str) -> tuple[Config, ImageShape]:
     preset = read_preset(name)
-    side = preset["image_size"]
+    side = side_of(preset)
     return resolve("extractor", preset["extractor"]), ImageShape(preset["channels"], side, side)
 
 

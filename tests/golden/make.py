@@ -27,6 +27,7 @@ from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig
 from circle.heads import SubspaceQDAConfig, build_head
 from circle.heads.scores import BIAS_BITS, WEIGHT_BITS, LinearScores
 from circle.presets import list_presets, read_preset
+from circle.presets.forms import side_of
 from circle.registry import resolve
 from circle.runtime.weights import FEATURE_VERSION
 from circle.statistics import Statistics
@@ -86,7 +87,7 @@ def statistics_digest(statistics: Statistics) -> str:
 def preset_digests(name: str) -> dict[str, str]:
     """Of a shipped preset, on drawn pictures and photographs of its size."""
     preset = read_preset(name)
-    side, channels = preset["image_size"], preset["channels"]
+    side, channels = side_of(preset), preset["channels"]
     groups, members = CUT.get(name, (preset["groups"], preset["members"]))
     built = build_groups(
         resolve("extractor", preset["extractor"]),

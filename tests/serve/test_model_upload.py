@@ -65,7 +65,12 @@ def test_an_honest_file(file: Path, current: CircleClassifier) -> None:
         ({"format": 99}, {}, "newer CIRCLE"),
         ({}, {"counts": torch.tensor([1, -1])}, "counts below one"),
         ({}, {"group0.sums": torch.zeros(0, 10**6, dtype=torch.int32)}, "another shape or type"),
-        ({}, {"group0.triangle": torch.zeros(3, dtype=torch.int32)}, "another shape or type"),
+        ({}, {"group0.triangle": torch.zeros(3, dtype=torch.int32)}, "another shape or type|other numbers"),
+        ({}, {"group0.triangle.ranks": torch.zeros(10**6, dtype=torch.int32)}, "another shape or type"),
+        ({}, {"group0.triangle.rows": torch.zeros(10**5, 96, dtype=torch.int32)}, "other numbers"),
+        ({}, {"group0.triangle.rows": torch.zeros(1, 10**6, dtype=torch.int32)}, "another shape or type"),
+        ({}, {"group0.triangle.pivots": torch.full((2,), 96, dtype=torch.int32)}, "pivots that are none"),
+        ({}, {"group0.triangle.pivots": torch.zeros(2, dtype=torch.int32)}, "pivots that are none"),
         ({}, {"group0.sums": torch.full((2, 96), float("nan"))}, "another shape or type"),
         ({}, {"ledger.counts": torch.tensor([10**15, 0])}, "not a CIRCLE model"),
         ({}, {"group0.scale": torch.zeros(96)}, "cannot be used|not a CIRCLE model"),
@@ -82,6 +87,16 @@ def test_forged_files(
 def test_more_classes_than_the_server_takes(file: Path, current: CircleClassifier) -> None:
     with pytest.raises(RequestError, match="2 classes: expected at most 1"):
         read_upload(file, current, Limits(classes=1))
+
+
+def test_a_file_older_than_a_setting_of_the_head(current: CircleClassifier) -> None:
+    model = CircleClassifier.from_preset("small")
+    settings = {**model.part_settings(), "image": model.input_config().to_dict()}
+    head = {name: value for name, value in settings["head"].items() if name != "prior"}
+    assert head != settings["head"]
+    assert empty_model_like({**settings, "head": head}, current).settings() == settings
+    with pytest.raises(RequestError, match="another kind of model"):
+        empty_model_like({**settings, "head": {**head, "prior": "uniform"}}, current)
 
 
 def test_settings_are_not_believed(current: CircleClassifier) -> None:

@@ -16,15 +16,19 @@ from circle.benchmark.results import STATE, Run, TensorBoardLog, check_folder
 from circle.benchmark.runner import Progress, Stream
 from circle.config import check_names
 from circle.data.datasets import Dataset, load_dataset
+from circle.data.decode import ImageConfig
 from circle.data.download import cache_folder
+from circle.data.image_sizes import AUTO, SIDES, side_for
+from circle.data.user_images import kind_of, open_images
 from circle.distributed import environment
 from circle.distributed.model_groups import group_bounds
 from circle.errors import CircleError
 from circle.learner import CircleClassifier
 from circle.machine import stop_requests
 from circle.presets import DEFAULT
+from circle.presets.forms import family_of, form_note
 from circle.presets.published_settings import settings_for
-from circle.registry import list_methods
+from circle.registry import list_methods, resolve
 
 if TYPE_CHECKING:
     from circle.benchmark.distributed_method import DistributedCircle
@@ -147,6 +151,8 @@ def run(
             made = CircleClassifier(**classifier.get_params(deep=False))
         else:
             made = classifier()
+        if made.image_size == AUTO and image_size is not None:
+            made.set_params(image_size=image_size)
         return made.set_params(seed=seed)
 
     def prepared() -> tuple[Stream, FeatureStore | None, Iterator[Job]]:
@@ -168,7 +174,14 @@ def run(
         )
         for folder in (output, tensorboard) if environment.is_rank_zero() else ():  # it alone writes records
             check_folder(folder)
-        images = open_dataset(dataset, data, image_size=image_size, images_per_class=images_per_class, workers=workers)
+        images = open_dataset(
+            dataset,
+            data,
+            image_size=image_size,
+            images_per_class=images_per_class,
+            workers=workers,
+            classifier=new_classifier(0) if CIRCLE in methods else None,
+        )
         store = feature_store(cache)
         planned = jobs(request, images, Path(output), new_classifier)
         first = next(planned)  # what is wrong with the request is said here
@@ -185,6 +198,9 @@ def run(
             check_same_data(ranks, stream.dataset)
         if stream.dataset.note and (ranks is None or ranks.is_rank_zero):
             progress.note(stream.dataset.note)
+        note = form_remark(new_classifier(0), stream.dataset.image) if CIRCLE in methods else ""
+        if note and (ranks is None or ranks.is_rank_zero):
+            progress.note(note)
         for job in planned:
             if ranks is not None and not ranks.is_rank_zero:
                 _follow_job(job, stream, store, ranks, shard)
@@ -211,15 +227,39 @@ def open_dataset(
     image_size: int | None = None,
     images_per_class: int | None = None,
     workers: int = 0,
+    classifier: CircleClassifier | None = None,
 ) -> Dataset:
-    """A data set by its name, or images of the user's own by their path alone; perhaps a balanced part of it."""
+    """A data set by its name, or images of the user's own by their path alone; perhaps a balanced part of it.
+
+    Where nobody gave an image size, pictures of the user's own come in that of ``classifier``, or in the one that suits
+    them where it leaves this to the images. Data sets and arrays have sizes of their own.
+    """
     if dataset is None and data is None:
         raise CircleError("no data given: expected --data, a path to labelled images, or --dataset with a name")
+    if classifier is not None and image_size is None and data is not None and dataset in (None, USER_DATA):
+        image_size = _picture_side(classifier, Path(data).expanduser())
     if isinstance(dataset, Dataset):
         images = dataset
     else:
         images = load_dataset(dataset or USER_DATA, path=data, image_size=image_size, workers=workers)
     return images if images_per_class is None else images.balanced_part(images_per_class)
+
+
+def _picture_side(classifier: CircleClassifier, data: Path) -> int | None:
+    """The side that a user's pictures are brought to for this classifier; None: as they are, or as by default."""
+    if classifier.image_size == AUTO and kind_of(data) in ("folder", "zip"):
+        suited = classifier.with_form(*(open_images(data).typical_size() or (SIDES[0], SIDES[0])))
+        assert isinstance(suited.image_size, int)
+        return suited.image_size
+    fixed = classifier.image_size
+    return fixed if isinstance(fixed, int) and kind_of(data) in ("folder", "zip") else None
+
+
+def form_remark(classifier: CircleClassifier, image: ImageConfig) -> str:
+    """What to say of the form that images of a data set decide for; nothing of the plain one, which results are of."""
+    family = family_of(resolve("extractor", classifier.extractor)) if classifier.image_size == AUTO else None
+    side = side_for(image.height, image.width)
+    return "" if family is None or side == SIDES[0] else form_note(family, image.height, image.width)
 
 
 def feature_store(cache: Path | str | bool = True) -> FeatureStore | None:

@@ -17,6 +17,7 @@ from circle.benchmark.results import INFO, read_run
 from circle.benchmark.runner import Plan
 from circle.config import Config
 from circle.data.datasets import Dataset
+from circle.data.image_sizes import SIDES
 from circle.data.tasks import Stream, task_sizes
 from circle.errors import CircleError
 from circle.extractors import Extractor, ImageShape, build_extractor
@@ -25,6 +26,7 @@ from circle.learner import CircleClassifier
 from circle.machine import require_memory
 from circle.method import CircleMethod, Method
 from circle.presets import DEFAULT, read_preset
+from circle.presets.forms import preset_for
 from circle.presets.published_settings import METHODS, method_key, rival_settings
 from circle.registry import entry, resolve
 from circle.statistics import SAMPLES_PER_PRODUCT, memory_of
@@ -109,13 +111,16 @@ def _check_rival_settings(request: Request) -> None:
 def _circle_job(
     request: Request, seed: int, dataset: Dataset, output: Path, new_classifier: Callable[[int], CircleClassifier]
 ) -> Job:
-    classifier = new_classifier(seed)
+    asked, image = new_classifier(seed), dataset.image
+    classifier = asked.with_form(image.height, image.width)
     # Members take consecutive seeds: runs of different seeds share none.
     classifier.set_params(seed=seed * classifier.groups * classifier.members)
     config = {**classifier.part_settings(), "image": dataset.image.to_dict()}
     # Whoever asks for other parts than the preset's wants to tell the runs apart.
     preset = request.preset or DEFAULT
     own = CircleClassifier.from_preset(preset).part_settings()
+    if classifier.image_size != asked.image_size and classifier.image_size != SIDES[0]:
+        preset = preset_for(preset, image.height, image.width)
     names = [config[kind]["name"] for kind in ("extractor", "head") if config[kind]["name"] != own[kind]["name"]]
     label = request.label or ", ".join([f"CIRCLE {preset}", *names])
     plan = _plan(request, method=CIRCLE, label=label, tasks=request.tasks, seed=seed, config=config)

@@ -10,6 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
+from circle.benchmark.experiment import form_remark
 from circle.cli import command_line, console
 from circle.cli.bench_shared import DatasetName
 from circle.cli.flags import ModelFlags
@@ -20,6 +21,7 @@ from circle.data.user_images import open_images
 from circle.errors import CircleError
 from circle.heads import SubspaceQDAConfig
 from circle.learner import CircleClassifier
+from circle.learning import suited
 from circle.paper.advise import (
     Advice,
     AdviceRequest,
@@ -97,12 +99,17 @@ def advise(
     console.check_outputs([plot, json_], force=force)
     classifier = flags.new_model(dataset).set_params(device=device)
     given = _open(data, dataset, flags, classifier, workers)
+    classifier = given.classifier
     out, err = console.output(), console.messages()
+<<<<<<< HEAD
     console.notes(given.images.notes, err)
     head = classifier.head_config()
     if isinstance(head, SubspaceQDAConfig) and "name" not in flags.given().get("head", {}):
         # Its statistics mix all features, so those of a group cannot be had from those of all members.
         classifier.set_params(head=head.without_class_covariances())
+=======
+    console.notes([*given.images.notes, *given.notes], err)
+>>>>>>> form
     started = time.perf_counter()
     with console.progress(err) as bar:
         tasks = {}
@@ -132,11 +139,13 @@ def advise(
 
 @dataclass(frozen=True)
 class _Given:
-    """The images to study, the shape that they are brought to, and what they are called."""
+    """The images to study, the shape they are brought to, what they are called, and the settings that suit them."""
 
     images: Images
     image: ImageConfig
     name: str
+    classifier: CircleClassifier
+    notes: list[str]
 
 
 def _open(
@@ -144,10 +153,15 @@ def _open(
 ) -> _Given:
     if dataset is not None:
         loaded = load_dataset(dataset, path=data, image_size=flags.image_size, workers=workers)
-        return _Given(loaded.train, loaded.image, loaded.name)  # no image of its test part is ever read
+        suited_to = classifier.with_form(loaded.image.height, loaded.image.width)
+        note = form_remark(classifier, loaded.image)
+        # No image of its test part is ever read.
+        return _Given(loaded.train, loaded.image, loaded.name, suited_to, [note] if note else [])
     if data is None:
         raise CircleError("no data given: expected --data, a path to labelled images, or --dataset with a name")
-    return _Given(open_images(data), classifier.input_config(), str(data))
+    images = open_images(data)
+    classifier, notes = suited(classifier, images)
+    return _Given(images, classifier.input_config(), str(data), classifier, notes)
 
 
 def _table(advice: Advice) -> Table:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.progress import TaskID
 
-from circle.benchmark.experiment import StoppedError, feature_store, open_dataset, run
+from circle.benchmark.experiment import StoppedError, feature_store, form_remark, open_dataset, run
 from circle.benchmark.jobs import CIRCLE
 from circle.benchmark.results import check_folder
 from circle.benchmark.tuning.spaces import Stage
@@ -91,7 +91,10 @@ def tune(
     out, err = console.output(), console.messages()
     flags = settings or ModelFlags()
     check_folder(output)
-    images = open_dataset(dataset, data, image_size=flags.image_size, images_per_class=images_per_class)
+    asked = flags.new_model(dataset) if method == CIRCLE else None
+    images = open_dataset(
+        dataset, data, image_size=flags.image_size, images_per_class=images_per_class, classifier=asked
+    )
     store = feature_store(cache or True)
     assert store is not None
     request = TuneRequest(
@@ -112,7 +115,8 @@ def tune(
     tuning = new_tuning(
         request, images, lambda: flags.new_model(dataset), store, preset=flags.preset, rival=given(rival)
     )
-    console.notes(filter(None, [images.note]), err)
+    remark = "" if asked is None else form_remark(asked, images.image)
+    console.notes(filter(None, [images.note, remark]), err)
     try:
         with stage_bars(err) as bars:
             bar: dict[str, TaskID] = {}

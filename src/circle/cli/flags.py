@@ -103,7 +103,10 @@ class ModelFlags:
 
     preset: Annotated[
         named(list_presets()) | None,  # pyright: ignore[reportInvalidTypeForm]
-        Parameter(show_choices=False, help="a named preset, or a TOML file (default fast)"),
+        Parameter(
+            show_choices=False,
+            help="a named preset, or a TOML file (default fast); of small, fast and best the form for the images",
+        ),
     ] = None
     groups: Annotated[int | None, Parameter(help="k: heads whose probabilities are averaged")] = None
     members: Annotated[int | None, Parameter(help="m: extractors side by side for each head")] = None
@@ -159,7 +162,7 @@ class ModelFlags:
         preset = given.pop("preset", None)
         if preset is not None:
             # Written out in full, so that a preset and a flag are compared alike.
-            given = {**given, **self.new_model().part_settings()}
+            given = {**given, **self._preset_settings(model)}
         image = model.image_
         has = {**model.settings(), "image_size": image.height, "channels": image.channels}
         has |= {"aspect": image.aspect, "background": image.background}
@@ -183,6 +186,16 @@ class ModelFlags:
             f"{path}: was made with preset {made_with}; --preset {preset} cannot be changed later: "
             f"it differs in {', '.join(names[:3])}{more}; leave --preset out, or choose a new file"
         )
+
+    def _preset_settings(self, model: CircleClassifier) -> dict[str, Any]:
+        """The settings that the flags ask for where a preset is among them, to be compared with those of a model.
+
+        Where the image size was left open, the form of the model's images is meant, or the plain one: a model may have
+        been made with --image-size, which nobody has to repeat.
+        """
+        asked = self.new_model()
+        suited = asked.with_form(model.image_.height, model.image_.width).part_settings()
+        return suited if suited["extractor"] == model.part_settings()["extractor"] else asked.part_settings()
 
 
 def _read_change(change: str) -> tuple[Any, ...]:

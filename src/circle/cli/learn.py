@@ -13,11 +13,12 @@ from rich.console import Console
 from circle.cli import console
 from circle.cli.flags import ModelFlags
 from circle.data.folders import check_none_ignored
+from circle.data.images import Images
 from circle.data.user_images import open_images
 from circle.distributed import environment
 from circle.errors import counted
 from circle.learner import CircleClassifier
-from circle.learning import LearningProgress, teach
+from circle.learning import LearningProgress, suited, teach
 from circle.machine import stop_requests
 from circle.runtime import container
 
@@ -39,6 +40,9 @@ def learn(
     Images of any size and kind become the model's size and channels. Ctrl-C keeps all that was learned; running
     the same command again resumes where it stopped, and learns no image twice. Started by torchrun, all processes
     learn one model.
+
+    A new model of the preset small, fast or best takes the form for images of 32, 64 or 224 pixels that suits these,
+    and says so; --image-size or a form's own name, such as best-32, decides otherwise.
 
     Parameters
     ----------
@@ -82,8 +86,8 @@ def learn(
         if strict:
             check_none_ignored(images)
         with container.exclusive(model):
-            classifier = _opened(model, settings, device)
-            console.notes(images.notes, err)
+            classifier, notes = _opened(model, settings, device, images)
+            console.notes([*images.notes, *notes], err)
             with _watched(err) as (stop, report):
                 progress = teach(
                     model,
@@ -112,13 +116,13 @@ def _watched(err: Console) -> Iterator[tuple[list[int], Callable[[LearningProgre
         yield stop, lambda progress: bar.update(task, completed=progress.looked_at, total=progress.total)
 
 
-def _opened(path: Path, settings: ModelFlags, device: str) -> CircleClassifier:
-    """The model that is there, or a new one."""
+def _opened(path: Path, settings: ModelFlags, device: str, images: Images) -> tuple[CircleClassifier, list[str]]:
+    """The model that is there, or a new one that suits the images, and what is to be said of it."""
     if not path.exists():
-        return settings.new_model().set_params(device=device)
+        return suited(settings.new_model().set_params(device=device), images)
     classifier = CircleClassifier.load(path, device=device)
     settings.check_against(classifier, path)
-    return classifier
+    return classifier, []
 
 
 def _summary(progress: LearningProgress, classifier: CircleClassifier, model: Path) -> str:

@@ -10,12 +10,17 @@ from cyclopts import Group, Parameter
 
 from circle.cli import console
 from circle.cli.flags import ModelFlags
+from circle.data.image_sizes import AUTO
 from circle.learner import CircleClassifier
 from circle.serve.limits import Limits
 from circle.serve.server import serve as serve_model
 from circle.serve.service import Service
 
 _LIMITS = Group("Limits", sort_key=5)
+NO_IMAGES_YET = (
+    "a new model without images to go by: brought to 32 x 32; --preset best-224 or `circle learn` takes the form for "
+    "larger ones"
+)
 
 
 def serve(
@@ -48,7 +53,10 @@ def serve(
     token = os.environ.get("CIRCLE_TOKEN") or None
 
     def new_model() -> CircleClassifier:
-        return settings.new_model()
+        made = settings.new_model()
+        if made.image_size == AUTO:
+            err.print(NO_IMAGES_YET, soft_wrap=True)
+        return made
 
     def check(found: CircleClassifier) -> None:
         settings.check_against(found, model)

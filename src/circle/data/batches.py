@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from circle.data.decode import ImageConfig, read_pixels, to_pixels
-from circle.errors import CircleError
+from circle.data.image_sizes import picture_size, sampled_positions, side_for, typical_size
+from circle.errors import CircleError, UnreadableImageError
 
 CHECK_BATCH = 1024  # images whose values are looked at at a time
 
@@ -22,17 +24,23 @@ CHECK_BATCH = 1024  # images whose values are looked at at a time
 class ImageOptions:
     """What the user's settings say of the image shape; the first batch decides the rest.
 
+    ``size`` is None where arrays keep their own, and "auto" where the batch decides for one of the sides that presets
+    are made for.
+
     >>> ImageOptions(size=(16, 16), channels=None, aspect="crop", background=255).decided(28, 28, 1).to_dict()["width"]
     16
     """
 
-    size: tuple[int, int] | None
+    size: tuple[int, int] | Literal["auto"] | None
     channels: int | None
     aspect: str
     background: int
 
     def decided(self, height: int, width: int, channels: int) -> ImageConfig:
-        height, width = self.size or (height, width)
+        if self.size == "auto":
+            height = width = side_for(height, width)
+        elif self.size is not None:
+            height, width = self.size
         values = {"height": height, "width": width, "channels": self.channels or channels}
         return ImageConfig.from_dict({**values, "aspect": self.aspect, "background": self.background})
 
@@ -60,7 +68,7 @@ class ImageBatch:
             images = images[None]
         self._source, self._pictures = _sorted_out(images)
         if self._pictures:
-            self.config = config.decided(32, 32, 3) if isinstance(config, ImageOptions) else config
+            self.config = config if isinstance(config, ImageConfig) else config.decided(*self._picture_size(config), 3)
             return
         shape = _shape(_real(self._source))
         self._layout = _layout(shape, known, channels_first=_is_tensors(self._source))
@@ -116,6 +124,17 @@ class ImageBatch:
             return values if channels_first else values.permute(0, 3, 1, 2)
         channels, height, width = self._layout
         return values.reshape(len(values), height, width, channels).permute(0, 3, 1, 2)
+
+    def _picture_size(self, options: ImageOptions) -> tuple[int, int]:
+        """The size that stands for those of the pictures where they decide; 32 x 32 where they do not."""
+        sizes: list[tuple[int, int]] = []
+        for index in sampled_positions(len(self)) if options.size == "auto" else ():
+            picture = self._source[int(index)]
+            picture = Path(picture) if isinstance(picture, str) else picture
+            if isinstance(picture, (Path, Image.Image, np.ndarray)):  # of anything else `check` says what is wrong
+                with contextlib.suppress(UnreadableImageError):
+                    sizes.append(picture_size(picture, f"image {index}"))
+        return typical_size(sizes) or (32, 32)
 
     def _picture(self, index: int, picture: Any) -> np.ndarray:
         if isinstance(picture, (str, Path)):

@@ -7,6 +7,7 @@ files and arrays is how the pixels at some positions are had: one method of each
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from circle.data.decode import ImageConfig, read_pixels, to_pixels
+from circle.data.image_sizes import Size, picture_size, sampled_positions, typical_size
 from circle.errors import CircleError, UnreadableImageError, counted, printable
 
 Label = str | int
@@ -54,6 +56,10 @@ class Sample:
         if isinstance(content, np.ndarray):
             return to_pixels(content, image, self.name)
         return read_pixels(content, image, self.name)
+
+    def size(self) -> Size:
+        """Height and width as they are stored, without decoding; or an :class:`UnreadableImageError`."""
+        return picture_size(self._readable(), self.name)
 
     def digest(self) -> bytes:
         """16 bytes that are equal for equal label and content, whatever the name."""
@@ -201,6 +207,17 @@ class Images(abc.ABC):
         """
         names = (self.name_of(position).encode(errors="surrogateescape") for position in range(len(self)))
         return digest(repr(list(self.classes)).encode(), self.labels.tobytes(), *names)
+
+    def typical_size(self) -> Size | None:
+        """The height and width that stand for those of all images: of the middle one of a fixed sample of them.
+
+        None where none of the sample can be read.
+        """
+        sizes: list[Size] = []
+        for sample in self._samples(sampled_positions(len(self))):
+            with contextlib.suppress(UnreadableImageError):
+                sizes.append(sample.size())
+        return typical_size(sizes)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f" {self.path}:"
@@ -356,6 +373,9 @@ class ArrayImages(Images):
 
     def name_of(self, position: int) -> str:
         return f"{self._name}[{position}]"
+
+    def typical_size(self) -> Size | None:
+        return (self._array.shape[1], self._array.shape[2]) if len(self) else None
 
     def _read(self, positions: np.ndarray) -> np.ndarray:
         rows = self._array[positions]

@@ -17,6 +17,7 @@ from numpy.lib import format as npy_format
 
 from circle.data.archives import open_zip
 from circle.data.decode import MAXIMUM_BYTES, ImageConfig
+from circle.data.image_sizes import Size
 from circle.data.images import ArrayImages, Label, Sample, digest
 from circle.errors import CircleError, counted, printable, reason
 
@@ -110,6 +111,9 @@ class NpzImages(ArrayImages):
     def listing(self) -> str:
         kind = repr((self.array_shape, self.array_dtype.str, self.classes)).encode()
         return digest(kind, self.labels.tobytes())
+
+    def typical_size(self) -> Size | None:
+        return self.array_shape[1], self.array_shape[2]
 
     def rows(self) -> Iterator[np.ndarray]:
         """Each image in the order of the file, ``CHUNK_BYTES`` or one image in memory at a time."""

@@ -30,7 +30,7 @@ from circle.distributed.shards import Shard, make_shard, new_contents
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError
 from circle.learner import CircleClassifier
-from circle.learning import Bookkeeper, LearningProgress, check_learnable, check_outcome, learn_batch
+from circle.learning import Bookkeeper, LearningProgress, check_learnable, check_outcome, learn_batch, suited
 from circle.runtime import container
 
 Entry = list[Any]  # of an image in a round: number of its label, digest as hex or None, why it is unreadable
@@ -69,9 +69,12 @@ def learn_on_all_ranks(
         The whole model, or this rank's groups of it.
     """
 
+    notes: list[str] = []
+
     def contents() -> Contents:
         if not path.exists():
-            model = new_model()
+            model, why = suited(new_model(), source)
+            notes.extend(why)
             return new_contents(model, model.input_config())
         tensors, header = files.read(path)
         files.require_learning_kind(header, path)
@@ -96,6 +99,7 @@ def learn_on_all_ranks(
             _try_all(ranks, iter(source.shard(shard.image_part, shard.image_parts)), image)
         progress = _learn_in_rounds(shard, source, image, checkpoint_seconds, report)
         ranks.on_rank_zero(lambda: check_outcome(progress, source))
+        progress.notes = [*progress.notes, *notes]
     return progress, shard.model
 
 

@@ -4,6 +4,7 @@ from circle.heads.base import Head, HeadConfig, build_head
 from circle.heads.diagonal_lda import DiagonalLDA, DiagonalLDAConfig
 from circle.heads.mahalanobis import Mahalanobis, MahalanobisConfig
 from circle.heads.ncm import NCM, CosineNCM, CosineNCMConfig, NCMConfig
+from circle.heads.priors import PriorConfig
 from circle.heads.qda import QDA, QDAConfig
 from circle.heads.ridge import RecursiveRidge, Ridge, RidgeHeadConfig
 from circle.heads.scores import LinearScores, LowRankScores, PackedMatrix, PackedScores, Scores, SubspaceScores
@@ -27,6 +28,7 @@ __all__ = [
     "NCMConfig",
     "PackedMatrix",
     "PackedScores",
+    "PriorConfig",
     "QDAConfig",
     "RecursiveRidge",
     "Ridge",

@@ -24,12 +24,6 @@ def class_means(statistics: Statistics) -> Tensor:
     return statistics.sums / statistics.counts.to(statistics.device)[:, None]
 
 
-def log_priors(statistics: Statistics) -> Tensor:
-    """log(n_c / N), float64 [C]."""
-    counts = statistics.counts.to(statistics.device, torch.float64)
-    return (counts / counts.sum()).log()
-
-
 def pooled_covariance(statistics: Statistics, means: Tensor) -> Tensor:
     """S / (N - C) with S = M - sum_c n_c mu_c mu_c^T, float64 [D, D].
 
@@ -111,6 +105,7 @@ class QuadraticHead(Head):
         rows, columns = torch.tril_indices(size, size, device=means.device)
         factors = means.new_empty(classes, len(rows))
         bias = means.new_empty(classes)
+        log_priors = self.log_priors(statistics).tolist()
         for index, label in enumerate(statistics.classes):
             count = int(statistics.counts[index])
             # A single sample has no covariance of its own: that of all classes stands in.
@@ -118,7 +113,7 @@ class QuadraticHead(Head):
             factor = linalg.cholesky(self.regularised(own, pooled)).lower
             scaled = factor * self.factor_scale
             factors[index] = scaled[rows, columns]
-            bias[index] = self.bias(factor, count / statistics.samples)
+            bias[index] = self.bias(factor, log_priors[index])
         return QuadraticScores(means, factors, bias)
 
     @abstractmethod
@@ -126,5 +121,9 @@ class QuadraticHead(Head):
         """The covariance to use for a class, [D, D], a new tensor; ``own`` is None where it has a single sample."""
 
     @abstractmethod
-    def bias(self, lower: Tensor, prior: float) -> float:
-        """b_c from the Cholesky factor [D, D] of its covariance and its share n_c / N of the samples."""
+    def log_priors(self, statistics: Statistics) -> Tensor:
+        """How likely each class is beforehand, [C]; zeros where the head makes no use of it."""
+
+    @abstractmethod
+    def bias(self, lower: Tensor, log_prior: float) -> float:
+        """b_c from the Cholesky factor [D, D] of its covariance and the logarithm of its prior."""

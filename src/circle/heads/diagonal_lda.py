@@ -6,20 +6,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from circle.heads.base import Head, RidgeConfig
-from circle.heads.covariance import class_means, log_priors, pooled_variances
+from circle.heads.covariance import class_means, pooled_variances
+from circle.heads.priors import PriorConfig
 from circle.heads.scores import LinearScores
 from circle.registry import register
 from circle.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class DiagonalLDAConfig(RidgeConfig):
+class DiagonalLDAConfig(RidgeConfig, PriorConfig):
     """Settings of diagonal LDA; the ridge goes to the variances.
 
     Parameters
     ----------
     ridge, ridge_rule, temperature
         As in :class:`~circle.heads.base.RidgeConfig`.
+    prior : str or mapping
+        As in :class:`~circle.heads.priors.PriorConfig`.
     """
 
     name: ClassVar[str] = "diagonal_lda"
@@ -60,4 +63,4 @@ class DiagonalLDA(Head):
         variances += self.config.ridge_for(float(variances.mean()))
         # A feature that never varied (with lambda = 0) says nothing: it is left out instead of divided by zero.
         weight = (means / variances.where(variances > 0, float("inf"))).contiguous()
-        return LinearScores(weight, log_priors(statistics) - (means * weight).sum(1) / 2)
+        return LinearScores(weight, self.config.log_priors(statistics) - (means * weight).sum(1) / 2)

@@ -11,6 +11,7 @@ from torch import Tensor
 from circle.config import option
 from circle.heads.covariance import QuadraticConfig, QuadraticHead
 from circle.registry import register
+from circle.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,10 @@ class Mahalanobis(QuadraticHead):
             return torch.eye(len(pooled), dtype=pooled.dtype, device=pooled.device)
         return correlations(covariance) if self.config.correlation else covariance
 
-    def bias(self, lower: Tensor, prior: float) -> float:
+    def log_priors(self, statistics: Statistics) -> Tensor:
+        return torch.zeros(len(statistics.classes))
+
+    def bias(self, lower: Tensor, log_prior: float) -> float:
         return 0.0
 
 

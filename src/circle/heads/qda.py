@@ -11,17 +11,21 @@ from torch import Tensor
 from circle.config import option
 from circle.heads.base import RidgeConfig
 from circle.heads.covariance import QuadraticConfig, QuadraticHead
+from circle.heads.priors import PriorConfig
 from circle.registry import register
+from circle.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class QDAConfig(QuadraticConfig, RidgeConfig):
+class QDAConfig(QuadraticConfig, RidgeConfig, PriorConfig):
     """Settings of QDA; the ridge goes to every class's covariance, relative to the mean diagonal of the pooled one.
 
     Parameters
     ----------
     ridge, ridge_rule, temperature
         As in :class:`~circle.heads.base.RidgeConfig`.
+    prior : str or mapping
+        As in :class:`~circle.heads.priors.PriorConfig`.
     shrinkage : float
         rho, 0 to 1: how far the covariance of a class is drawn towards that of all classes.
     """
@@ -73,5 +77,8 @@ class QDA(QuadraticHead):
         mixed.diagonal().add_(self.config.ridge_for(float(pooled.diagonal().mean())))
         return mixed
 
-    def bias(self, lower: Tensor, prior: float) -> float:
-        return math.log(prior) - float(lower.diagonal().log().sum())
+    def log_priors(self, statistics: Statistics) -> Tensor:
+        return self.config.log_priors(statistics)
+
+    def bias(self, lower: Tensor, log_prior: float) -> float:
+        return log_prior - float(lower.diagonal().log().sum())

@@ -11,7 +11,8 @@ from torch import Tensor
 from circle import linalg
 from circle.config import option
 from circle.heads.base import Head, RidgeConfig
-from circle.heads.covariance import class_means, log_priors, pooled_covariance, shrinkage_intensity
+from circle.heads.covariance import class_means, pooled_covariance, shrinkage_intensity
+from circle.heads.priors import PriorConfig
 from circle.heads.scores import LinearScores
 from circle.registry import register
 from circle.statistics import Statistics
@@ -20,7 +21,7 @@ MEAN_NOISE_SAMPLES = 500  # samples of a class at which its mean's noise asks fo
 
 
 @dataclass(frozen=True)
-class SLDAConfig(RidgeConfig):
+class SLDAConfig(RidgeConfig, PriorConfig):
     """Settings of the SLDA head; the ridge goes to the pooled covariance.
 
     The rule ``shrinkage`` follows the stream: the variance S_jj of every feature grows by
@@ -38,6 +39,8 @@ class SLDAConfig(RidgeConfig):
         lambda, or the factor ``ridge`` above.
     ridge_rule : {"shrinkage", "relative", "absolute"}
         As above, a multiple of the mean diagonal, or a number of its own.
+    prior : str or mapping
+        As in :class:`~circle.heads.priors.PriorConfig`.
     temperature : float
         Scores are divided by it before the softmax.
     """
@@ -71,7 +74,8 @@ class SLDA(Head):
         mu_c = T_c / n_c        S = M - sum_c n_c mu_c mu_c^T        Sigma = S / (N - C) + lambda I
         w_c = Sigma^{-1} mu_c   score_c(z) = z.w_c - mu_c.w_c / 2 + log(n_c / N)
 
-    The softmax of the scores is the posterior of Gaussian classes with a common covariance.
+    The softmax of the scores is the posterior of Gaussian classes with a common covariance. n_c / N is the prior, where
+    the settings ask for no other.
 
     Parameters
     ----------
@@ -103,5 +107,5 @@ class SLDA(Head):
     def materialise(self, statistics: Statistics) -> LinearScores:
         covariance, means = self.system(statistics)
         weight = linalg.cholesky(covariance).solve(means.T).T
-        bias = log_priors(statistics) - (means * weight).sum(1) / 2
+        bias = self.config.log_priors(statistics) - (means * weight).sum(1) / 2
         return LinearScores(weight.contiguous(), bias)

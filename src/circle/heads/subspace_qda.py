@@ -40,7 +40,7 @@ class SubspaceQDAConfig(SLDAConfig):
 
     Parameters
     ----------
-    ridge, ridge_rule, temperature
+    ridge, ridge_rule, prior, temperature
         As in :class:`~circle.heads.slda.SLDAConfig`.
     dimension : int
         d, coordinates of the subspace; every class keeps d (d + 1) / 2 numbers for them.

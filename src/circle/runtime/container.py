@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 from circle.errors import CircleError
 from circle.runtime.weights import FEATURE_VERSION
 
-FORMAT_VERSION = 3  # 1: learning and predicting models; 2: compressed ones as well; 3: features in integers
+FORMAT_VERSION = 4  # 2: compressed models as well; 3: features in integers; 4: second moments by pivot rows
 FIRST_READABLE = 3
 _KEY = "circle"
 _CHECKSUM = "checksum"  # of the rest of the header

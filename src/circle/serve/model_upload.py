@@ -11,10 +11,13 @@ from safetensors import SafetensorError, safe_open
 from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, decode_labels
 from circle.learner import CircleClassifier
+from circle.machine import require_memory
+from circle.registry import resolve
 from circle.runtime import container
 from circle.serve.limits import Limits, RequestError
 from circle.serve.model_store import clean_name
 from circle.serve.recovery import JOURNAL
+from circle.statistics import memory_of
 
 MAX_HEADER_BYTES = 4 * 2**20
 # What a page may load; see `empty_model_like`.
@@ -75,6 +78,9 @@ def empty_model_like(settings: dict[str, Any], current: CircleClassifier) -> Cir
 
     Settings decide how much memory and time a model takes, so a stranger's are not simply believed.
     """
+    if isinstance(settings, dict) and isinstance(settings.get("head"), dict):
+        # A file that is older than a setting of the head means its default.
+        settings = {**settings, "head": resolve("head", settings["head"]).to_dict()}
     if settings == current.settings():
         return current
     seed = settings.get("seed")
@@ -90,15 +96,25 @@ def empty_model_like(settings: dict[str, Any], current: CircleClassifier) -> Cir
 
 def _check_tensors(path: Path, kind: CircleClassifier, classes: int) -> None:
     """Shapes and types that statistics of this kind have, read from the file's own list."""
-    expected: dict[str, tuple[int, ...]] = {"counts": (classes,)}
-    for index, statistics in enumerate(kind.statistics_):
-        expected |= {f"group{index}.{name}": shape for name, shape in statistics.part_shapes(classes).items()}
     try:
         with safe_open(str(path), "pt") as file:
-            for name, shape in expected.items():
-                part = file.get_slice(name)
-                whole = part.get_dtype() in _INTEGER_DTYPES or not kind.quantise
-                if tuple(part.get_shape()) != shape or not whole:
-                    raise RequestError(f"damaged model file: {name} has another shape or type than expected")
+            found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            shapes = {name: tuple(each.get_shape()) for name, each in found.items()}
+            whole = {name for name, each in found.items() if each.get_dtype() in _INTEGER_DTYPES or not kind.quantise}
     except SafetensorError as error:
-        raise RequestError("damaged model file: parts are missing") from error
+        raise RequestError("damaged model file: its parts cannot be read") from error
+    expected: dict[str, tuple[int, ...]] = {"counts": (classes,)}
+    for index, statistics in enumerate(kind.statistics_):
+        own = {
+            name.removeprefix(f"group{index}."): shapes[name] for name in shapes if name.startswith(f"group{index}.")
+        }
+        for name, shape in statistics.packed_shapes(own, classes).items():
+            expected[f"group{index}.{name}"] = shape
+    if not expected.keys() <= shapes.keys():
+        raise RequestError("damaged model file: parts are missing")
+    for name, shape in expected.items():
+        if shapes[name] != shape or name not in whole:
+            raise RequestError(f"damaged model file: {name} has another shape or type than expected")
+    # A small file may hold what takes much more room in memory.
+    needed = sum(memory_of(statistics.size, classes, statistics.kept) for statistics in kind.statistics_)
+    require_memory(needed, "this model", "learn its images here, or start `circle serve` with that file")

@@ -103,6 +103,14 @@ class Part(ABC):
         """Memory while learning, with this number of classes."""
         return cls.row_bytes(size) * (classes if cls.by_class else 1)
 
+    @classmethod
+    def triangle_size(cls, size: int) -> int:
+        """D where a row begins with the upper triangle of a matrix [D, D], sum z z^T; 0 where it does not.
+
+        A file holds such a matrix by some of its rows, where few samples decide it (:mod:`circle.statistics.low_rank`).
+        """
+        return 0
+
     # -- classes: what is not kept by class need not know of them --------------------------------------------
 
     def append_row(self, row: int) -> None:
@@ -289,6 +297,10 @@ class Triangle(Part):
         return (size * (size + 1) // 2,)
 
     @classmethod
+    def triangle_size(cls, size: int) -> int:
+        return size
+
+    @classmethod
     def row_bytes(cls, size: int) -> int:
         return SecondMoment.bytes_of(size)
 
@@ -336,6 +348,10 @@ class ClassTriangles(Part):
     @classmethod
     def row_shape(cls, size: int) -> tuple[int, ...]:
         return Triangle.row_shape(size)
+
+    @classmethod
+    def triangle_size(cls, size: int) -> int:
+        return size
 
     @classmethod
     def row_bytes(cls, size: int) -> int:
@@ -439,6 +455,10 @@ class SubspaceMoments(ClassSums):
     def row_shape(cls, size: int) -> tuple[int, ...]:
         coordinates = cls.coordinates_of(size)
         return (coordinates * (coordinates + 1) // 2 + coordinates + 1,)
+
+    @classmethod
+    def triangle_size(cls, size: int) -> int:
+        return cls.coordinates_of(size)
 
     def update(self, samples: Samples) -> None:
         # Features of 8 bits come as float32 and those of 16 bits as float64, and so do products that are exact.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, Self, TypeVar
@@ -30,6 +30,7 @@ from circle.errors import CircleError, counted
 from circle.labels import check_one_kind, ordered
 from circle.machine import full_precision, require_memory
 from circle.runtime.subspace import SHIFTS
+from circle.statistics import low_rank
 from circle.statistics.parts import (
     DECLARED,
     UNIT_SCALE,
@@ -210,6 +211,64 @@ class Statistics:
         """All that was learned but classes and counts, as a file holds it: ``from_parts`` is the inverse."""
         with self._lock:
             return {name: self.part(name) for name in self._parts}
+
+    def packed_parts(self) -> dict[str, Tensor]:
+        """As :meth:`parts`, with the matrices of few samples by their pivot rows, where that takes less space.
+
+        :meth:`unpacked_parts` is the inverse. Which form is taken follows from the sums alone.
+        """
+        with self._lock:
+            found: dict[str, Tensor] = {}
+            for name, part in self._parts.items():
+                values, size = self.part(name), part.triangle_size(self.size)
+                if not self.exact or not size:
+                    found[name] = values
+                    continue
+                # What a class that was forgotten without its images leaves behind is rounded, and of any rank.
+                all_samples = [self.samples if not self.orphan_degrees else size]
+                bounds = self.counts.tolist() if part.by_class else all_samples
+                packed = low_rank.packed(values.view(len(bounds), -1), size, bounds) if bounds else {"": values}
+                whole = len(packed) == 1
+                found |= {f"{name}{suffix}": values if whole else each for suffix, each in packed.items()}
+            return found
+
+    def unpacked_parts(self, tensors: Mapping[str, Tensor], classes: int) -> dict[str, Tensor]:
+        """The parts of statistics like these from what :meth:`packed_parts` gave, with this number of classes.
+
+        Raises:
+            KeyError: a part is missing.
+            CircleError: pivot rows that no statistics can have given.
+        """
+        found: dict[str, Tensor] = {}
+        for name, part in self._parts.items():
+            if f"{name}{low_rank.RANKS}" not in tensors or not part.triangle_size(self.size):
+                found[name] = tensors[name]
+                continue
+            of_part = {key.removeprefix(name): each for key, each in tensors.items() if key.partition(".")[0] == name}
+            values = low_rank.unpacked(of_part, part.triangle_size(self.size), self._flat_shape(part, classes))
+            found[name] = values.view(part.shape(self.size, classes))
+        return found
+
+    def packed_shapes(self, shapes: Mapping[str, tuple[int, ...]], classes: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of :meth:`packed_parts` with this number of classes, in the form that a file with ``shapes`` has.
+
+        Raises:
+            CircleError: a number of rows that no statistics can have.
+        """
+        expected: dict[str, tuple[int, ...]] = {}
+        for name, part in self._parts.items():
+            if f"{name}{low_rank.RANKS}" not in shapes or not part.triangle_size(self.size):
+                expected[name] = part.shape(self.size, classes)
+                continue
+            of_part = {key.removeprefix(name): each for key, each in shapes.items() if key.partition(".")[0] == name}
+            flat = self._flat_shape(part, classes)
+            found = low_rank.packed_shapes(of_part, part.triangle_size(self.size), flat)
+            expected |= {f"{name}{suffix}": shape for suffix, shape in found.items()}
+        return expected
+
+    def _flat_shape(self, part: Part, classes: int) -> tuple[int, int]:
+        """Triangles and what follows them in rows, also of a part that is not kept by class."""
+        return (classes if part.by_class else 1, part.row_shape(self.size)[0])
 
     def part_shapes(self, classes: int) -> dict[str, tuple[int, ...]]:
         """Shapes of :meth:`parts` with this number of classes."""

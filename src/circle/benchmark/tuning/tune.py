@@ -377,7 +377,7 @@ def new_tuning(
     """The search of one method, from CIRCLE's settings, or a rival's: the preset's with the given ones on top."""
     held = Held.of(dataset, request.share)
     if request.method == jobs.CIRCLE:
-        return CircleTuning(request, held, new_classifier(), store)
+        return CircleTuning(request, held, new_classifier().with_form(dataset.image.height, dataset.image.width), store)
     asked = jobs.Request((request.method,), (request.tasks,), preset=preset, rival=dict(rival or {}))
     config = jobs.rival_config(asked, request.method, request.tasks, dataset)
     if not isinstance(config, TrainerConfig):
