@@ -101,15 +101,11 @@ def advise(
     given = _open(data, dataset, flags, classifier, workers)
     classifier = given.classifier
     out, err = console.output(), console.messages()
-<<<<<<< HEAD
-    console.notes(given.images.notes, err)
+    console.notes([*given.images.notes, *given.notes], err)
     head = classifier.head_config()
     if isinstance(head, SubspaceQDAConfig) and "name" not in flags.given().get("head", {}):
         # Its statistics mix all features, so those of a group cannot be had from those of all members.
         classifier.set_params(head=head.without_class_covariances())
-=======
-    console.notes([*given.images.notes, *given.notes], err)
->>>>>>> form
     started = time.perf_counter()
     with console.progress(err) as bar:
         tasks = {}
