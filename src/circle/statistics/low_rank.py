@@ -16,7 +16,7 @@ float64 whatever the order: BLAS computes them, on every machine the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -310,9 +310,13 @@ def _eliminations(found: PivotRows, bound: int) -> Iterator[_Elimination | None]
 
 def _eliminated(rows: Tensor, pivots: Tensor, prime: int) -> _Elimination:
     elimination = _Elimination(rows.shape[1], prime)
-    for first in range(0, len(pivots), WINDOW):
-        window = slice(first, first + WINDOW)
-        elimination.add(rows[window], pivots[window])
+
+    def eliminate() -> None:
+        for first in range(0, len(pivots), WINDOW):
+            window = slice(first, first + WINDOW)
+            elimination.add(rows[window], pivots[window])
+
+    run_jobs([eliminate])  # with one thread: products this small take longer with several
     return elimination
 
 
@@ -346,7 +350,7 @@ def packed(values: Tensor, size: int, rank_bounds: Sequence[int]) -> dict[str, T
     def find(index: int) -> None:
         found[index] = pivot_rows(values[index, :length], size, rank_bounds[index])
 
-    run_jobs([partial(find, index) for index, bound in enumerate(rank_bounds) if bound <= largest_rank(size)])
+    _run([partial(find, index) for index, bound in enumerate(rank_bounds) if bound <= largest_rank(size)])
     by_pivots = [each for each in found if each is not None]
     if not by_pivots:
         return {WHOLE: values}
@@ -385,8 +389,16 @@ def unpacked(tensors: Mapping[str, Tensor], size: int, shape: tuple[int, int]) -
         values[index, :length] = rebuilt_triangle(found)
 
     places = (~is_whole).nonzero()[:, 0].tolist()
-    run_jobs([partial(rebuild, place, PivotRows(*each)) for place, each in zip(places, parts, strict=True)])
+    _run([partial(rebuild, place, PivotRows(*each)) for place, each in zip(places, parts, strict=True)])
     return values
+
+
+def _run(jobs: Sequence[Callable[[], None]]) -> None:
+    """Matrices side by side; a single one has all threads for its strips."""
+    if len(jobs) == 1:
+        jobs[0]()
+    else:
+        run_jobs(jobs)
 
 
 def packed_shapes(
