@@ -446,7 +446,8 @@ def recommend_allocation(
     assert isinstance(config, HeadConfig)
     if not all(part.selectable for part in parts_named(config.parts)):
         raise CircleError(
-            f"head {config.name!r} cannot be judged on groups of all sizes at once: choose another head (--head.name slda)"
+            f"head {config.name!r} cannot be judged on groups of all sizes at once: choose another head "
+            "(--head.name slda)"
         )
     shape = ImageShape(image.channels, image.height, image.width)
     member = build_extractor(resolve("extractor", classifier.extractor), shape, classifier.seed)

@@ -503,20 +503,26 @@ class SubspaceMoments(ClassSums):
         self.rows = values.to(self.device, torch.int32 if self._largest < 2**31 else torch.int64, copy=True)
 
 
-for _dimension in SUBSPACE_DIMENSIONS:
-    declare(
-        type(
-            f"SubspaceMoments{_dimension}",
-            (SubspaceMoments,),
-            {
-                "name": f"subspace_{_dimension}",
-                "title": f"moments in {_dimension} dimensions",
-                "dimension": _dimension,
-                "__doc__": f"Moments of every class in {_dimension} dimensions; see :class:`SubspaceMoments`.",
-                "__module__": __name__,
-            },
-        )
+def _subspace_part(dimension: int) -> type[SubspaceMoments]:
+    """The declaration for d = ``dimension``, reachable in this module by its name, as pickling asks for."""
+    name = f"SubspaceMoments{dimension}"
+    part = type(
+        name,
+        (SubspaceMoments,),
+        {
+            "name": f"subspace_{dimension}",
+            "title": f"moments in {dimension} dimensions",
+            "dimension": dimension,
+            "__doc__": f"Moments of every class in {dimension} dimensions; see :class:`SubspaceMoments`.",
+            "__module__": __name__,
+        },
     )
+    globals()[name] = part
+    return part
+
+
+for _dimension in SUBSPACE_DIMENSIONS:
+    declare(_subspace_part(_dimension))
 
 
 @lru_cache(maxsize=8)
