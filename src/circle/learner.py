@@ -43,13 +43,15 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     k groups of m frozen random extractors turn an image into k feature vectors; each group has a head that is a
     closed-form function of additive statistics; the probabilities of the k heads are averaged:
 
-        p(x) = 1/k sum_j softmax(h_j(Phi_{G_j}(x)) / temperature)
+        p(x) = 1/k sum_j softmax(h_j(Phi_{G_j}(x)) / (temperature tau_j(x)))
+
+    tau is 1, or follows the image where the head is calibrated (:mod:`circle.runtime.probabilities`).
 
     Parameters
     ----------
     extractor, head : str or config
-        A registered name (``"local_contrast"``, ``"subspace_qda"``) or its config, such as ``BiRC2DConfig(width=60)``. The
-        defaults are those of the preset ``fast``.
+        A registered name (``"local_contrast"``, ``"subspace_qda"``) or its config, such as
+        ``BiRC2DConfig(width=60)``. The defaults are those of the preset ``fast``.
     groups, members : int
         k heads with m extractors each.
     seed : int

@@ -102,7 +102,7 @@ def preset_digests(name: str) -> dict[str, str]:
     if isinstance(head, SubspaceQDAConfig):
         subspace = {"subspace of photographs": statistics_digest(statistics_of(built[-1], scenes, head.parts))}
         # Eigenvectors have no sign that every machine agrees on; the linear part of the scores is the same everywhere.
-        head = SLDAConfig(ridge=head.ridge, ridge_rule=head.ridge_rule)
+        head = SLDAConfig(ridge=head.ridge, ridge_rule=head.ridge_rule, calibrated=False)
     return {
         "drawn pictures": features_digest(built, drawn),
         "photographs": features_digest(built, scenes),
