@@ -18,7 +18,7 @@ from circle.registry import register
 from circle.runtime.weights import random_bytes
 from circle.statistics import Statistics
 
-PROBES = 32  # random vectors that a trace is taken from, exact up to as many features
+PROBES = 128  # random vectors that a trace is taken from, exact up to as many features
 MIN_SHARE = 0.05  # of the mean margin that noise leaves, and of the degrees of freedom that fitting leaves
 MARGIN_WITHOUT_SCATTER = 8.0  # mean margin where every class has a single sample, and nothing says how far they spread
 MEAN_NOISE_SAMPLES = 500  # samples of a class at which its mean's noise asks for as much ridge as the covariance's

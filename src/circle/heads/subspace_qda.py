@@ -22,7 +22,7 @@ from circle.statistics import Statistics
 from circle.statistics.parts import SUBSPACE_DIMENSIONS, upper_triangle
 
 MIN_PRIOR_SAMPLES = 50.0  # as many samples of a class as its covariance is worth, at least, before any was seen
-COORDINATES_TO_DOUBLE = 700.0  # shown coordinates whose brackets together make scores twice too certain
+HALF_OVERCONFIDENT = 450.0  # shown coordinates with which brackets make scores 1.5 times too certain; 2 is the most
 CLASSES_AT_ONCE = 32  # whose eigenvalues are computed together
 
 
@@ -97,7 +97,7 @@ class SubspaceQDA(Head):
     rho_c = 1, and no bracket.
 
     The bracket takes each of the a shown coordinates as new evidence, but where an image lies far out, it does so in
-    all of them at once. Where the head is calibrated, scores are divided by T (1 + a / 700), T that of
+    all of them at once. Where the head is calibrated, scores are divided by T (1 + a / (a + 450)), T that of
     :func:`circle.heads.slda.temperature_of`.
 
     Parameters
@@ -167,7 +167,7 @@ class SubspaceQDA(Head):
         matrix = torch.from_numpy(subspace_matrix(statistics.size, size)).to(sums)
         weight = weight + (pull @ matrix.T) * math.ldexp(1.0, -shift)
         if config.calibrated:
-            temperature *= 1.0 + shown / COORDINATES_TO_DOUBLE
+            temperature *= 1.0 + shown / (shown + HALF_OVERCONFIDENT)
             weight, bias, curvature = weight / temperature, bias / temperature, curvature / temperature
             directions /= math.sqrt(temperature)
         return SubspaceScores.of(weight, bias, whitening, whitening @ middle, curvature, directions, whitened, shift)
