@@ -19,7 +19,6 @@ import torch
 from hypothesis import settings
 
 from circle import BiRC2DConfig, CircleClassifier
-from circle.registry import resolve
 
 # Examples are drawn the same way every time, and a slow machine is not a failed test.
 settings.register_profile("circle", derandomize=True, deadline=None)
@@ -71,7 +70,9 @@ def soften() -> Any:
     def soft(model: CircleClassifier, images: np.ndarray) -> CircleClassifier:
         pixels = torch.from_numpy(images).permute(0, 3, 1, 2)
         scores = torch.stack(model.head_scores([group.features(pixels) for group in model.groups_]))
-        return model.set_params(head=resolve("head", model.head).replace(temperature=float(scores.std(2).mean())))
+        config = model.head_config()
+        spread = float(scores.std(2).mean())  # calibrated heads divide by temperatures of the images, of about two
+        return model.set_params(head=config.replace(temperature=spread / 2 if config.calibrated else spread))
 
     return soft
 

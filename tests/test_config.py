@@ -31,7 +31,7 @@ def test_frozen_and_hashable() -> None:
         ({"ridge": "much"}, "slda.ridge = 'much': expected float"),
         ({"ridge": True}, "expected float"),
         ({"rigde": 1.0}, "unknown slda setting 'rigde': did you mean 'ridge'"),
-        ({"colour": 1.0}, "known: prior, ridge, ridge_rule, temperature"),
+        ({"colour": 1.0}, "known: calibrated, prior, ridge, ridge_rule, temperature"),
     ],
 )
 def test_wrong_values_are_named(values: dict, words: str) -> None:

@@ -45,7 +45,9 @@ class CircleClassifier(ClassifierMixin, BaseEstimator):
     k groups of m frozen random extractors turn an image into k feature vectors; each group has a head that is a
     closed-form function of additive statistics; the probabilities of the k heads are averaged:
 
-        p(x) = 1/k sum_j softmax(h_j(Phi_{G_j}(x)) / temperature)
+        p(x) = 1/k sum_j softmax(h_j(Phi_{G_j}(x)) / (temperature tau_j(x)))
+
+    tau is 1, or follows the image where the head is calibrated (:mod:`circle.runtime.probabilities`).
 
     Parameters
     ----------

@@ -17,6 +17,7 @@ from circle.ensemble import Group, all_features, feature_tiles
 from circle.errors import CircleError, counted
 from circle.extractors import ParameterCount
 from circle.heads import HeadConfig, Scores
+from circle.heads.probabilities import softmax
 from circle.labels import label_array, plain_labels
 from circle.registry import resolve
 
@@ -57,8 +58,9 @@ class ImageClassifier(Protocol):
 class Predictor:
     """What is left of a learner for prediction: k groups of frozen extractors and k heads with fixed weights.
 
-        p(x) = 1/k sum_j softmax(h_j(Phi_{G_j}(x)) / temperature)
+        p(x) = 1/k sum_j softmax(h_j(Phi_{G_j}(x)) / (temperature tau_j(x)))
 
+    tau is 1, or follows the image where the head is calibrated (:mod:`circle.runtime.probabilities`).
     :meth:`circle.CircleClassifier.for_prediction` makes one, ``circle pack`` and ``circle compress`` write one to a
     file, and :func:`circle.load` reads it. The learner predicts with one, too, so that both say the same. It never
     changes, so any number of threads may use it.
@@ -88,6 +90,8 @@ class Predictor:
         How images become the model's input.
     temperature : float
         Scores are divided by it before the softmax.
+    calibrated : bool
+        Whether scores are divided by each image's own temperature, too.
     samples_ : int
         Number of images that the learner had learned.
 
@@ -122,6 +126,7 @@ class Predictor:
         self._settings = dict(settings)
         self.image_ = ImageConfig.from_dict(settings["image"])
         self.temperature = self.head_config().temperature
+        self.calibrated = bool(self._settings["head"].get("calibrated"))
 
     @classmethod
     def load(cls, path: str | Path, *, device: str = "cpu") -> Self:
@@ -170,7 +175,11 @@ class Predictor:
 
     def head_probabilities(self, features: Sequence[Tensor]) -> Tensor:
         """Probabilities float64 [k, B, C] of each head, from features as above."""
-        return torch.stack([torch.softmax(scores / self.temperature, 1) for scores in self.head_scores(features)])
+        return torch.stack([self.softmax(scores) for scores in self.head_scores(features)])
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        """Probabilities [B, C] of one head's scores [B, C]."""
+        return softmax(scores, self.temperature, calibrated=self.calibrated)
 
     def head_scores(self, features: Sequence[Tensor]) -> list[Tensor]:
         """Scores float64 [B, C] of each head, before temperature and softmax, from features as above."""

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from circle.benchmark.metrics import DEFINITIONS, StreamRecord, count_correct
+from circle.benchmark.metrics import (
+    DEFINITIONS,
+    Reliability,
+    StreamRecord,
+    count_correct,
+    expected_calibration_error,
+)
 from circle.errors import CircleError
 
 # Three tasks of two, one and one classes. By hand:
@@ -128,3 +134,34 @@ def test_count_correct_follows_the_class_order() -> None:
     np.testing.assert_array_equal(count_correct(labels, predictions, [5, 7, 2]), [0, 2, 1])
     with pytest.raises(ValueError, match="zip"):
         count_correct(labels, predictions[:-1], [5, 7, 2])
+
+
+def test_calibration_error_by_hand() -> None:
+    found = Reliability(bins=2)
+    for probability, right in [(0.4, True), (0.2, False), (0.5, True), (1.0, False), (0.9, True)]:
+        found.add(probability, right)
+    assert found.images.tolist() == [2, 3]
+    assert found.correct.tolist() == [1, 2]
+    assert found.mean_confidence == pytest.approx(3.0 / 5)
+    assert found.expected_calibration_error == pytest.approx((abs(1 - 0.6) + abs(2 - 2.4)) / 5)
+    assert [row[:3] for row in found.rows()] == [(0.0, 0.5, 2), (0.5, 1.0, 3)]
+
+
+def test_nothing_was_answered() -> None:
+    found = Reliability()
+    assert (found.mean_confidence, found.expected_calibration_error, found.rows()) == (0.0, 0.0, [])
+
+
+def test_true_posteriors_have_no_calibration_error_and_sharper_ones_do() -> None:
+    """Two Gaussian classes, whose posterior is known."""
+    random = np.random.default_rng(0)
+    labels = random.integers(0, 2, 20_000)
+    values = random.normal(size=20_000) + 2.0 * labels
+    errors = {}
+    for sharpness in (0.25, 1.0, 4.0):
+        second = 1.0 / (1.0 + np.exp(-sharpness * (2.0 * values - 2.0)))
+        right = (second > 0.5) == (labels == 1)
+        errors[sharpness] = expected_calibration_error(np.stack([1.0 - second, second], 1), right)
+        assert errors[sharpness] == expected_calibration_error(np.maximum(second, 1.0 - second), right)
+    assert errors[1.0] < 0.02
+    assert min(errors[0.25], errors[4.0]) > 0.08

@@ -94,3 +94,37 @@ def test_a_matrix_that_is_too_wide_for_a_terminal(
     said = capsys.readouterr()
     assert "confusion matrix of 3 classes is too wide" in " ".join(said.err.split())
     assert "accuracy" in said.out
+
+
+def test_reliability(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = make_folder(tmp_path / "test", 6, seed=3, classes=COLOURS | {"pink": (230, 120, 140)})
+    table, picture, drawing = tmp_path / "bins.csv", tmp_path / "bins.png", tmp_path / "bins.svg"
+    for path in (table, picture, drawing):
+        capsys.readouterr()
+        assert run(["evaluate", str(model), str(test), "--json", "--reliability", str(path)]) == 0
+    result = json.loads(capsys.readouterr().out)
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    images = [int(row["images"]) for row in rows]
+    assert sum(images) == result["total"] == 24
+    assert all(float(row["from"]) <= float(row["mean_probability"]) <= float(row["to"]) for row in rows)
+    means = [float(row["mean_probability"]) for row in rows]
+    shares = [float(row["accuracy"]) for row in rows]
+    assert sum(n * p for n, p in zip(images, means, strict=True)) / 24 == pytest.approx(result["mean_confidence"])
+    assert sum(n * a for n, a in zip(images, shares, strict=True)) / 24 == pytest.approx(result["accuracy"])
+    error = sum(n * abs(p - a) for n, p, a in zip(images, means, shares, strict=True)) / 24
+    assert error == pytest.approx(result["expected_calibration_error"])
+    with Image.open(picture) as shown:
+        assert shown.format == "PNG"
+    assert "<svg" in drawing.read_text()
+    assert run(["evaluate", str(model), str(test)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"mean confidence {100 * result['mean_confidence']:.2f} %" in text
+    assert f"expected calibration error {100 * result['expected_calibration_error']:.2f} points" in text
+    assert "exists already" in fails(["evaluate", model, test, "--reliability", picture], capsys)
+    wrong = fails(["evaluate", model, test, "--reliability", "bins.pdf"], capsys)
+    assert "--reliability bins.pdf: expected a name that ends in .csv, .png or .svg" in wrong
+    line = fails(
+        ["evaluate", model, test, "--confusion", tmp_path / "a.csv", "--reliability", tmp_path / "a.csv"], capsys
+    )
+    assert "named for two outputs" in line

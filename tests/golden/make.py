@@ -25,7 +25,7 @@ from circle.config import Config
 from circle.ensemble import Group, build_groups
 from circle.extractors import BiRC2DConfig, ImageShape, LocalContrastConfig
 from circle.heads import SubspaceQDAConfig, build_head
-from circle.heads.scores import BIAS_BITS, WEIGHT_BITS, LinearScores
+from circle.heads.scores import BIAS_BITS, FINER_BIAS, LinearScores, weight_bits
 from circle.presets import list_presets, read_preset
 from circle.presets.forms import side_of
 from circle.registry import resolve
@@ -103,7 +103,7 @@ def preset_digests(name: str) -> dict[str, str]:
     if isinstance(head, SubspaceQDAConfig):
         subspace = {"subspace of photographs": statistics_digest(statistics_of(built[-1], scenes, head.parts))}
         # Eigenvectors have no sign that every machine agrees on; the linear part of the scores is the same everywhere.
-        head = head.without_class_covariances()
+        head = head.without_class_covariances().replace(calibrated=False)
     return {
         "drawn pictures": features_digest(built, drawn),
         "photographs": features_digest(built, scenes),
@@ -122,12 +122,13 @@ def scores_digest(head: Config, statistics: Statistics) -> str:
     scores = build_head(head).materialise(statistics)
     rounded = scores.rounded()
     assert isinstance(scores, LinearScores) and isinstance(rounded, LinearScores)
+    bits = weight_bits(scores.weight.shape[1])
     largest = scores.weight.abs().amax(1, keepdim=True).tolist()
-    unit = torch.tensor([[math.ldexp(1.0, math.frexp(value)[1] - WEIGHT_BITS)] for (value,) in largest])
+    unit = torch.tensor([[math.ldexp(1.0, math.frexp(value)[1] - bits)] for (value,) in largest])
     steps = scores.weight / unit.to(torch.float64)
     assert float((steps - steps.floor() - 0.5).abs().min()) > 1e-7, "a weight on a boundary: take other images"
     for exact, low in zip(scores.bias.tolist(), unit[:, 0].tolist(), strict=True):
-        step = exact / max(math.ldexp(1.0, math.frexp(exact)[1] - BIAS_BITS), low / 2**8)
+        step = exact / max(math.ldexp(1.0, math.frexp(exact)[1] - BIAS_BITS), low / 2**FINER_BIAS)
         assert abs(step - math.floor(step) - 0.5) > 1e-3, "a bias on a boundary: take other images"
     return digest_of(rounded.weight.numpy(), rounded.bias.numpy())
 

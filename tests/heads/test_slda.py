@@ -21,10 +21,10 @@ from circle.statistics import Statistics
 
 @pytest.fixture(scope="session")
 def posterior(scored: Any) -> Any:
-    """Class probabilities [Q, C] of queries."""
+    """Class probabilities [Q, C] of queries, by the posterior of Gaussian classes."""
 
     def probabilities(values: np.ndarray, labels: np.ndarray, config: SLDAConfig, queries: np.ndarray) -> np.ndarray:
-        return softmax(scored(config, values, labels, queries), 1)
+        return softmax(scored(config.replace(calibrated=False), values, labels, queries), 1)
 
     return probabilities
 

@@ -12,6 +12,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from PIL import Image
 
+from circle.benchmark.metrics import Reliability
 from circle.benchmark.results import Row, Run
 from circle.data.tasks import task_sizes
 from circle.report.drawing import STYLES, safe_text, save
@@ -20,6 +21,7 @@ from circle.report.figures import (
     choose,
     ensembling_figure,
     first_task_figure,
+    reliability_figure,
     stream_figure,
     wall_clock_figure,
 )
@@ -180,3 +182,19 @@ def test_files(tmp_path: Path) -> None:
     save(figure, tmp_path / "again.svg", "svg")
     assert (tmp_path / "again.svg").read_text() == text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["again.svg", "f.png", "f.svg"]
+
+
+def test_reliability_is_drawn_bin_by_bin(tmp_path: Path) -> None:
+    found = Reliability(bins=4)
+    for probability, right in [(0.3, False), (0.4, True), (0.9, True)]:
+        found.add(probability, right)
+    figure = reliability_figure(found, "pets.circle on held_back")
+    upper, lower = figure.axes
+    diagonal, line = upper.get_lines()
+    assert np.allclose(np.asarray(diagonal.get_xdata()), np.asarray(diagonal.get_ydata()))
+    assert np.allclose(np.asarray(line.get_xdata()), [35, 90])
+    assert np.allclose(np.asarray(line.get_ydata()), [50, 100])
+    assert [bar.get_height() for bar in lower.patches] == [2, 1]  # pyright: ignore[reportAttributeAccessIssue]
+    save(figure, tmp_path / "bins.png", "png")
+    with Image.open(tmp_path / "bins.png") as shown:
+        assert shown.format == "PNG"

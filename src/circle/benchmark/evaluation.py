@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from circle.benchmark.metrics import Reliability
 from circle.data.images import DuplicateFinder, Images, Sample
 from circle.ensemble import IMAGES_PER_TILE
 from circle.errors import CircleError, UnreadableImageError, counted
@@ -29,6 +30,8 @@ class Evaluation:
         An image counts in ``near`` if its class is among this many most probable ones.
     near
         Number of such images of each class.
+    reliability
+        Whether answers are right as often as their probabilities say.
     unreadable
         Why images were left out, one reason each.
     unknown_classes
@@ -40,6 +43,7 @@ class Evaluation:
     confusion: Counter[tuple[Hashable, Hashable]] = field(default_factory=Counter)
     top_k: int = 1
     near: Counter[Hashable] = field(default_factory=Counter)
+    reliability: Reliability = field(default_factory=Reliability)
     unreadable: list[str] = field(default_factory=list)
     unknown_classes: list[Hashable] = field(default_factory=list)
     duplicates: DuplicateFinder = field(default_factory=DuplicateFinder)
@@ -106,7 +110,7 @@ def evaluate(
     top_k: int = 1,
     strict: bool = False,
 ) -> Evaluation:
-    """Accuracy and confusions on labelled images. Classes that the model does not know count as wrong.
+    """Accuracy, confusions and reliability on labelled images. Classes that the model does not know count as wrong.
 
     With ``strict`` an image that cannot be read, and a picture that is in two classes, is an error.
     """
@@ -121,8 +125,10 @@ def evaluate(
         result.unreadable.append(why)
 
     for position, values in probabilities(model, images, unreadable, result.duplicates.add):
-        best = [label for label, _ in most_probable(labels, values, top_k)]
+        answers = most_probable(labels, values, top_k)
+        best = [label for label, _ in answers]
         true = images.label(position)
+        result.reliability.add(answers[0][1], true == best[0])
         result.confusion[true, best[0]] += 1
         result.near[true] += true in best
         report(result)

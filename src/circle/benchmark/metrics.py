@@ -149,6 +149,92 @@ class StreamRecord:
         return np.where(self.seen, self.correct / self.total, np.nan)
 
 
+RELIABILITY_BINS = 15  # of equal width, the usual number
+
+
+class Reliability:
+    """Whether answers are right as often as their probabilities say, from counts in bins of equal width:
+
+        ECE = sum_b (n_b / N) |a_b - p_b|
+
+    where bin b holds the n_b of N images whose largest probability lies in it, p_b is the mean of those probabilities
+    and a_b the share of right answers among them. A bin holds its lower edge, and the last one 1 as well.
+
+    Parameters
+    ----------
+    bins : int
+        How many, of equal width.
+
+    Attributes
+    ----------
+    images, correct : ndarray
+        Int64 [bins]: images, and right answers among them.
+    confidence : ndarray
+        Float64 [bins]: the sum of the largest probabilities.
+
+    Examples
+    --------
+    >>> found = Reliability()
+    >>> for probability, right in [(0.97, True), (0.95, True), (0.51, False), (0.51, True)]:
+    ...     found.add(probability, right)
+    >>> round(found.mean_confidence, 3), round(found.expected_calibration_error, 3)
+    (0.735, 0.025)
+    """
+
+    def __init__(self, bins: int = RELIABILITY_BINS) -> None:
+        self.images, self.correct = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
+        self.confidence = np.zeros(bins)
+
+    def add(self, probability: float, right: bool) -> None:
+        """Count an image by its largest probability."""
+        place = min(int(probability * len(self.images)), len(self.images) - 1)
+        self.images[place] += 1
+        self.correct[place] += right
+        self.confidence[place] += probability
+
+    @property
+    def mean_confidence(self) -> float:
+        """The mean of the largest probabilities; 0 without images."""
+        return float(self.confidence.sum() / max(1, self.images.sum()))
+
+    @property
+    def expected_calibration_error(self) -> float:
+        """ECE, 0 to 1; 0 without images."""
+        return float(np.abs(self.correct - self.confidence).sum() / max(1, self.images.sum()))
+
+    def rows(self) -> list[tuple[float, float, int, float, float]]:
+        """(lower edge, upper edge, images, mean probability, accuracy) of each bin that has images."""
+        bins = len(self.images)
+        return [
+            (place / bins, (place + 1) / bins, int(number), float(total / number), float(right / number))
+            for place, (number, total, right) in enumerate(zip(self.images, self.confidence, self.correct, strict=True))
+            if number
+        ]
+
+
+def expected_calibration_error(probabilities: np.ndarray, right: np.ndarray, bins: int = RELIABILITY_BINS) -> float:
+    """ECE of :class:`Reliability` from probabilities [N, C], or the largest of each image [N], and right answers [N].
+
+    Parameters
+    ----------
+    probabilities : ndarray
+        What ``predict_proba`` gives, or its largest value for each image.
+    right : ndarray
+        Bool [N]: whether the most probable class is the right one.
+    bins : int
+        How many, of equal width.
+
+    Examples
+    --------
+    >>> round(expected_calibration_error(np.array([[0.8, 0.2], [0.1, 0.9]]), np.array([True, False])), 3)
+    0.55
+    """
+    found = Reliability(bins)
+    for row, answer in zip(np.asarray(probabilities), np.asarray(right), strict=True):
+        found.add(float(np.max(row)), bool(answer))
+    return found.expected_calibration_error
+
+
 def count_correct(
     labels: Iterable[Hashable], predictions: Iterable[Hashable], class_order: Sequence[Hashable]
 ) -> np.ndarray:

@@ -164,7 +164,8 @@ def correct_answers(
     for positions, tile in tiles(features, validation):
         scores = model.head_scores(tile)
         for index, temperature in enumerate(temperatures):
-            probabilities = torch.stack([torch.softmax(group / temperature, 1) for group in scores]).mean(0)
+            config = model.head_config().replace(temperature=temperature)
+            probabilities = torch.stack([config.probabilities(group) for group in scores]).mean(0)
             predicted = classes[probabilities.argmax(1).cpu().numpy()]
             correct[index] += int((predicted == labels[positions]).sum())
     return correct

@@ -19,6 +19,7 @@ from circle.errors import CircleError, counted
 from circle.files import load
 
 TABLE = "table"  # what --confusion is given to have the matrix printed
+FILES = (".csv", ".png", ".svg")  # what figures are written to
 MAX_COLUMNS = 20  # classes of a confusion matrix that fit on a terminal
 
 
@@ -30,6 +31,7 @@ def evaluate(
     pairs: int = 5,
     top_k: int = 1,
     confusion: Annotated[str | None, Parameter(negative=())] = None,
+    reliability: Annotated[Path | None, Parameter(negative=())] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
     csv: Annotated[Path | None, Parameter(negative=())] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
@@ -51,6 +53,8 @@ def evaluate(
         Also count images whose class is among the K most probable ones.
     confusion
         The confusion matrix: table to print it, or a file whose name ends in .csv, .png or .svg.
+    reliability
+        How often answers of each probability are right, as a file whose name ends in .csv, .png or .svg.
     as_json
         Write JSON instead of tables.
     csv
@@ -65,7 +69,9 @@ def evaluate(
     console.check_top_k(top_k)
     console.check_csv(csv)
     matrix_file = _matrix_file(confusion)
-    console.check_outputs([csv, matrix_file], force=force, model=model)
+    if reliability is not None and reliability.suffix.lower() not in FILES:
+        raise CircleError(f"--reliability {reliability}: expected a name that ends in .csv, .png or .svg")
+    console.check_outputs([csv, matrix_file, reliability], force=force, model=model)
     err = console.messages()
     images = open_images(data, "test")
     if strict:
@@ -91,6 +97,8 @@ def evaluate(
         console.write_csv(csv, _class_rows(result))
     if matrix_file is not None:
         _write_matrix(result, matrix_file, f"{model.name} on {data.name}")
+    if reliability is not None:
+        _write_reliability(result, reliability, f"{model.name} on {data.name}")
     if as_json:
         print(json.dumps(_plain(result, pairs, matrix=confusion == TABLE), indent=2))
     else:
@@ -106,7 +114,7 @@ def _matrix_file(confusion: str | None) -> Path | None:
     if confusion is None or confusion == TABLE:
         return None
     path = Path(confusion)
-    if path.suffix.lower() not in (".csv", ".png", ".svg"):
+    if path.suffix.lower() not in FILES:
         raise CircleError(f"--confusion {confusion}: expected table, or a name that ends in .csv, .png or .svg")
     return path
 
@@ -121,6 +129,16 @@ def _write_matrix(result: Evaluation, path: Path, title: str) -> None:
     from circle.report.figures import confusion_figure  # matplotlib takes a while to import
 
     save(confusion_figure(labels, matrix, title), path, console.picture_kind(path))
+
+
+def _write_reliability(result: Evaluation, path: Path, title: str) -> None:
+    if path.suffix.lower() == ".csv":
+        console.write_csv(path, [["from", "to", "images", "mean_probability", "accuracy"], *result.reliability.rows()])
+        return
+    from circle.report.drawing import save
+    from circle.report.figures import reliability_figure  # matplotlib takes a while to import
+
+    save(reliability_figure(result.reliability, title), path, console.picture_kind(path))
 
 
 def _class_rows(result: Evaluation) -> Iterator[list[Any]]:
@@ -142,6 +160,8 @@ def _plain(result: Evaluation, pairs: int, *, matrix: bool) -> dict[str, object]
         "accuracy": result.accuracy,
         "correct": result.correct,
         "total": result.total,
+        "mean_confidence": result.reliability.mean_confidence,
+        "expected_calibration_error": result.reliability.expected_calibration_error,
         "unreadable": result.unreadable,
         "classes": [{"label": label, "correct": right, "total": n} for label, right, n in result.per_class()],
         "confused": [{"true": true, "predicted": other, "images": n} for true, other, n in result.worst_pairs(pairs)],
@@ -185,4 +205,9 @@ def _show_accuracy(result: Evaluation) -> None:
             f"among the {result.top_k} most probable classes {100 * result.top_k_accuracy:.2f} % "
             f"({result.near.total():,} of {result.total:,} images)"
         )
+    found = result.reliability
+    out.print(
+        f"mean confidence {100 * found.mean_confidence:.2f} %, "
+        f"expected calibration error {100 * found.expected_calibration_error:.2f} points"
+    )
     out.print(f"accuracy {100 * result.accuracy:.2f} % ({result.correct:,} of {counted(result.total, 'image')})")

@@ -124,8 +124,8 @@ class VariantBuilder:
         if key not in self._probabilities:
             assert self.validation is not None
             columns, scores = self._group_columns(parts), self._packed(parts, variant)
-            features, temperature = self.validation.features[parts[0].group], self.predictor.temperature
-            tiles = [torch.softmax(scores(tile[:, columns]) / temperature, 1) for tile in features.split(1024)]
+            features = self.validation.features[parts[0].group]
+            tiles = [self.predictor.softmax(scores(tile[:, columns])) for tile in features.split(1024)]
             self._probabilities[key] = torch.cat(tiles)
         return self._probabilities[key]
 

@@ -28,6 +28,7 @@ from circle.heads.scores import (
 )
 from circle.labels import encode_labels
 from circle.predictor import ImageClassifier, Predictor
+from circle.runtime.probabilities import MARGINS_PER_SQUARE, USUAL_CLASSES, USUAL_MARGIN
 from circle.runtime.subspace import COMPONENT_STEPS, MAX_WHITENED, WHITENED_STEPS, subspace_matrix
 
 Layout = Literal["NHWC", "NCHW"]
@@ -62,7 +63,7 @@ def onnx_model(model: ImageClassifier, layout: Layout = "NHWC") -> Any:
         with graph.scope(f"group{index}"):
             positions = add_positions(graph, group, images, positions_name(index))
             values = add_scores(graph, scores, graph.cast(positions, "DOUBLE"), head)
-            heads.append(graph.add("Softmax", graph.add("Div", values, temperature), axis=1))
+            heads.append(add_probabilities(graph, values, predictor, temperature))
     average = heads[0]
     if len(heads) > 1:
         count = graph.constant(torch.tensor(float(len(heads)), dtype=torch.float64), "heads")
@@ -120,6 +121,18 @@ def metadata(model: Predictor, layout: Layout) -> dict[str, str]:
         "samples": str(model.samples_),
         "version": __version__,
     }
+
+
+def add_probabilities(graph: Graph, scores: str, predictor: Predictor, temperature: str) -> str:
+    """:func:`circle.runtime.probabilities.softmax` of scores float64 [N, C]; ``temperature`` names a constant."""
+    if predictor.calibrated:
+        highest = graph.add("ReduceMax", scores, graph.constant([1], "axes"), keepdims=1)
+        total = graph.sum(graph.add("Sub", highest, scores), [1], keep=True)
+        usual = torch.tensor(USUAL_CLASSES * USUAL_MARGIN, dtype=torch.float64)
+        count = torch.tensor(MARGINS_PER_SQUARE * (USUAL_CLASSES + len(predictor.labels) - 1), dtype=torch.float64)
+        square = graph.add("Div", graph.add("Add", total, graph.constant(usual)), graph.constant(count))
+        scores = graph.add("Div", graph.add("Sub", scores, highest), graph.add("Sqrt", square))
+    return graph.add("Softmax", graph.add("Div", scores, temperature), axis=1)
 
 
 # -- heads -----------------------------------------------------------------------------------------------------

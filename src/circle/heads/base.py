@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from circle.config import Config, option
 from circle.errors import CircleError
+from circle.heads.probabilities import softmax
 from circle.heads.scores import Scores
 from circle.registry import entry
 from circle.statistics.parts import parts_named
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from circle.statistics import Statistics
 
 
@@ -35,9 +38,12 @@ class HeadConfig(Config):
         What presets, files and flags call the head.
     parts : tuple of str
         Names of the parts (:mod:`circle.statistics.parts`) that it needs besides those that are always kept.
+    calibrated : bool
+        Whether every image has a temperature of its own (:mod:`circle.runtime.probabilities`).
     """
 
     parts: ClassVar[tuple[str, ...]] = ()
+    calibrated: ClassVar[bool] = False
 
     temperature: float = option(1.0, "scores are divided by it before the softmax; above 1 is less certain")
 
@@ -51,6 +57,10 @@ class HeadConfig(Config):
                 raise CircleError(
                     f"head {self.name!r} needs {part.described()}, which were not kept: learn with this head"
                 )
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Probabilities [..., C] of scores [..., C]."""
+        return softmax(scores, self.temperature, calibrated=self.calibrated)
 
     def numbers(self, classes: int, size: int) -> int:
         """Learned numbers in the materialised head, biases aside."""

@@ -22,6 +22,7 @@ from circle.statistics import Statistics
 from circle.statistics.parts import SUBSPACE_DIMENSIONS, upper_triangle
 
 MIN_PRIOR_SAMPLES = 50.0  # as many samples of a class as its covariance is worth, at least, before any was seen
+HALF_OVERCONFIDENT = 450.0  # shown coordinates with which brackets make scores 1.5 times too certain; 2 is the most
 CLASSES_AT_ONCE = 32  # whose eigenvalues are computed together
 
 
@@ -40,7 +41,7 @@ class SubspaceQDAConfig(SLDAConfig):
 
     Parameters
     ----------
-    ridge, ridge_rule, prior, temperature
+    ridge, ridge_rule, prior, temperature, calibrated
         As in :class:`~circle.heads.slda.SLDAConfig`.
     dimension : int
         d, coordinates of the subspace; every class keeps d (d + 1) / 2 numbers for them.
@@ -99,6 +100,10 @@ class SubspaceQDA(Head):
     over the R directions of largest variance; a is the mean a_r of the others. A class of a single sample has
     rho_c = 1, and no bracket.
 
+    The bracket takes each of the a shown coordinates as new evidence, but where an image lies far out, it does so in
+    all of them at once. Where the head is calibrated, scores are divided by T (1 + a / (a + 450)), T that of
+    :func:`circle.heads.slda.temperature_of`.
+
     Parameters
     ----------
     config : SubspaceQDAConfig
@@ -120,7 +125,7 @@ class SubspaceQDA(Head):
     def materialise(self, statistics: Statistics) -> SubspaceScores:
         config = self.config
         config.check_statistics(statistics)
-        linear = SLDA(config).materialise(statistics)
+        weight, biases, temperature = SLDA(config).solved(statistics)
         triangles, sums, shift = statistics.subspace_moments(config.parts[0])
         classes, size = sums.shape
         rank = config.rank_of(size)
@@ -143,7 +148,7 @@ class SubspaceQDA(Head):
 
         shown = float((whitening @ unridged).mul_(whitening).sum())  # a = tr(L^{-1} S L^{-T})
         prior = max(MIN_PRIOR_SAMPLES, config.shrinkage * shown**2 / size)
-        curvature, bias = sums.new_zeros(classes), linear.bias.to(torch.float64).clone()
+        curvature, bias = sums.new_zeros(classes), biases.to(torch.float64).clone()
         directions = sums.new_zeros(classes, rank, size)
         for start in range(0, classes, CLASSES_AT_ONCE):
             part = slice(start, start + CLASSES_AT_ONCE)
@@ -164,7 +169,11 @@ class SubspaceQDA(Head):
         pull = -2.0 * curvature[:, None] * (whitened @ whitening)  # per unit of u, [C, d]
         bias += curvature * whitened.square().sum(1) - pull @ middle
         matrix = torch.from_numpy(subspace_matrix(statistics.size, size)).to(sums)
-        weight = linear.weight + (pull @ matrix.T) * math.ldexp(1.0, -shift)
+        weight = weight + (pull @ matrix.T) * math.ldexp(1.0, -shift)
+        if config.calibrated:
+            temperature *= 1.0 + shown / (shown + HALF_OVERCONFIDENT)
+            weight, bias, curvature = weight / temperature, bias / temperature, curvature / temperature
+            directions /= math.sqrt(temperature)
         return SubspaceScores.of(weight, bias, whitening, whitening @ middle, curvature, directions, whitened, shift)
 
 

@@ -667,7 +667,7 @@ class _Judge:
         for start in range(0, len(self._columns), SCORING_BATCH):
             part = self._features[start : start + SCORING_BATCH]
             scores = [scored(part[:, columns]) for scored, columns in zip(heads, chosen, strict=True)]
-            probabilities = torch.softmax(torch.stack(scores) / self._config.temperature, 2)
+            probabilities = self._config.probabilities(torch.stack(scores))
             self._done += len(groups) * len(part)
             self._report("judging", self._done, self._total)
             yield probabilities.cpu().numpy(), self._columns[start : start + SCORING_BATCH]

@@ -1,4 +1,4 @@
-"""Figures of results: mean lines with the standard deviation over seeds shaded, and confusion matrices."""
+"""Figures of results: mean lines with the standard deviation over seeds shaded, confusion matrices, reliability."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from circle.benchmark.metrics import StreamRecord
+from circle.benchmark.metrics import Reliability, StreamRecord
 from circle.report.drawing import STYLES, dress, new_figure, safe_text, save
 from circle.report.tables import Cell, Curve, Summary
 
@@ -218,4 +218,30 @@ def confusion_figure(labels: Sequence[Hashable], matrix: np.ndarray, title: str)
             ink = "white" if shares[row, column] > 0.5 else "black"
             number = f"{matrix[row, column]:,}"
             axes.text(float(column), float(row), number, ha="center", va="center", color=ink, fontsize=8)
+    return figure
+
+
+def reliability_figure(found: Reliability, title: str) -> Figure:
+    """Accuracy against probability, bin by bin, and below it how many images each bin has.
+
+    Probabilities that mean what they say lie on the diagonal; below it, answers are given too certainly.
+    """
+    figure = new_figure(4.8, 5.6)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    dress(upper, safe_text(title, 56))
+    dress(lower)
+    low, high, images, probability, accuracy = (np.array(column) for column in zip(*found.rows(), strict=True))
+    upper.plot([0, 100], [0, 100], color="#555555", linestyle=":", linewidth=1.2, zorder=1)
+    style = {**STYLES[0], "markersize": 5, "markerfacecolor": "white", "markeredgewidth": 1.3}
+    upper.bar(100 * low, 100 * accuracy, 100 * (high - low), align="edge", color=STYLES[0]["color"], alpha=0.2)
+    upper.plot(100 * probability, 100 * accuracy, linewidth=1.5, **style)
+    text = f"expected calibration error {100 * found.expected_calibration_error:.1f} points"
+    upper.text(4, 94, text, fontsize=9)
+    upper.set_xlim(0, 100)
+    upper.set_ylim(0, 103)
+    upper.set_ylabel("right answers (%)")
+    lower.bar(100 * low, images, 100 * (high - low), align="edge", color=STYLES[0]["color"], edgecolor="white")
+    lower.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    lower.set_ylabel("images")
+    lower.set_xlabel("probability of the answer (%)")
     return figure

@@ -15,6 +15,7 @@ from circle.errors import CircleError
 from circle.labels import decode_labels, label_array
 from circle.runtime import birc2d, container, local_contrast
 from circle.runtime.arithmetic import Settings, on_grid, whole_vector
+from circle.runtime.probabilities import softmax
 from circle.runtime.subspace import COMPONENT_STEPS, MAX_WHITENED, WHITENED_STEPS, coordinates
 from circle.runtime.weights import FEATURE_VERSION
 
@@ -51,6 +52,7 @@ class NumPyPredictor:
         self.classes_ = label_array(self.labels)
         self._extractor: Settings = SimpleNamespace(**settings["extractor"])
         self._temperature = float(settings["head"].get("temperature", 1.0))
+        self._calibrated = bool(settings["head"].get("calibrated"))
         self._scores = header.get("scores", "linear")
         self._arrays = arrays
         if "kept" in header:
@@ -131,9 +133,8 @@ class NumPyPredictor:
         total = 0.0
         for group, values in enumerate(features):
             arrays = {name: self._arrays[f"group{group}.{name}"] for name in SCORES[self._scores].names}
-            scores = SCORES[self._scores].function(values.astype(np.float64), **arrays) / self._temperature
-            powers = np.exp(scores - scores.max(1, keepdims=True))
-            total = total + powers / powers.sum(1, keepdims=True)
+            scores = SCORES[self._scores].function(values.astype(np.float64), **arrays)
+            total = total + softmax(scores, self._temperature, calibrated=self._calibrated)
         return np.asarray(total) / len(features)
 
 
