@@ -25,7 +25,8 @@ from circle.statistics.parts import subspace_coordinates, unit_vectors
 CLASSES_PER_JOB = 8  # that a core scores in one go
 MAX_INT8_CODE = 127
 MAX_CODE_SUM = 2**15  # of the codes of a direction: times 511 steps of a coordinate it stays below 2^24
-WEIGHT_BITS, BIAS_BITS = 19, 24  # of the largest weight of a class and of its bias, and a sign
+WEIGHT_BITS, BIAS_BITS = 24, 24  # of the largest weight of a class and of its bias, and a sign
+FEATURE_BITS, EXACT_BITS = 15, 53  # of a feature, and a sign; of a sum in float64
 FINER_BIAS = 4  # bits that a bias may go below the unit of the weights
 
 Weights = Literal["float32", "float16", "int8"]  # how a compressed model keeps the weights of a linear head
@@ -85,12 +86,12 @@ class Scores(ABC):
 class LinearScores(Scores):
     """scores = z W^T + b.
 
-    Once rounded, the weights of a class are 20-bit whole numbers times one power of two, and its bias has 24 bits. So
-    scores of up to 32,768 features of 16 bits are exact sums (15 + 19 + 15 bits, and four below for the bias), the same
-    to the bit in every library and on every machine; with more features, weights get fewer bits. Sixteen bits were too
-    few where features are nearly collinear, because weights are then large and cancel: on handwritten digits a model
-    of 97.8 % fell to 24 %. Twenty are still so much coarser than what solvers of linear equations differ by that all
-    machines round to the same weights but once in a great while.
+    Once rounded, the weights of a class are whole numbers of 24 bits, all that float32 holds, times one power of two,
+    and its bias likewise. Where products with features of 16 bits could add up to more than float64 holds, weights get
+    fewer bits. So scores are exact sums, the same to the bit in every library and on every machine; and machines
+    round what their solvers of linear equations found to the same weights but for few. Where features are nearly
+    collinear or hardly vary, weights are large and cancel, and need all of the bits: with 16, a model of handwritten
+    digits fell from 97.8 % to 24 %.
 
     Examples
     --------
@@ -112,8 +113,7 @@ class LinearScores(Scores):
     def rounded(self) -> LinearScores:
         weight, bias = self.weight.to(torch.float64), self.bias.to(torch.float64)
         # Python's powers of two are exact.
-        bits = weight_bits(weight.shape[1])
-        exponents = [math.frexp(largest)[1] - bits for largest in weight.abs().amax(1).tolist()]
+        exponents = unit_exponents(weight)
         unit = weight.new_tensor([math.ldexp(1.0, exponent) for exponent in exponents])
         # The bias's unit is at least 2^-4 of the weights', so that all bits of a score fit into float64.
         units = [
@@ -126,13 +126,20 @@ class LinearScores(Scores):
         )
 
 
-def weight_bits(size: int) -> int:
-    """Bits of the largest weight of a class, so that sums of products with ``size`` features of 16 bits are exact.
+def unit_exponents(weight: Tensor) -> list[int]:
+    """The power of two that the weights of each class, float64 [C, D], are whole multiples of once they are rounded.
 
-    >>> weight_bits(9216), weight_bits(100_000)
-    (19, 17)
+    So many bits that the largest weight fits into float32, and that no sum of products with features exceeds 2^53 of
+    the bias's unit: |sum_j z_j w_j| <= 2^15 sum_j |w_j|.
+
+    >>> unit_exponents(torch.tensor([[1.0, 0.5], [4.0, 0.0]], dtype=torch.float64))
+    [-23, -21]
     """
-    return min(WEIGHT_BITS, 53 - FINER_BIAS - 15 - max(0, size - 1).bit_length())
+    magnitudes = weight.abs()
+    return [
+        max(math.frexp(largest)[1] - WEIGHT_BITS, math.frexp(total)[1] + FEATURE_BITS + FINER_BIAS - EXACT_BITS)
+        for largest, total in zip(magnitudes.amax(1).tolist(), magnitudes.sum(1).tolist(), strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
