@@ -35,7 +35,8 @@ def test_with_images(model: Path, images: Path, tmp_path: Path, capsys: pytest.C
     before = model.read_bytes()
     arguments = ["compress", model, out, "--data", images, "--report", report, "--plot", plot, "--timing-seconds", 0]
     assert run([*map(str, arguments), "--max-loss", "5"]) == 0
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert "not tried: groups (the model has one group); parts (statistics of the head" in " ".join(said.split())
     assert shown.count("*: chosen") == 1
     assert any(line.split()[0].endswith("*") for line in shown.splitlines() if line.strip()), shown
     assert max(map(len, shown.splitlines()[:-1])) <= 80
@@ -43,6 +44,8 @@ def test_with_images(model: Path, images: Path, tmp_path: Path, capsys: pytest.C
     facts = json.loads(report.read_text())
     assert facts["validation_images"] == 60
     assert facts["command"].startswith("circle compress")
+    assert set(facts["refused"]) == {"groups", "parts"}
+    assert {step["way"] for step in facts["steps"]} == {None, "weights", "rank"}
     (chosen,) = [step for step in facts["steps"] if step["chosen"]]
     assert chosen["file_bytes"] == out.stat().st_size
     assert plot.read_bytes().startswith(b"\x89PNG")
@@ -87,5 +90,9 @@ def test_errors(model: Path, images: Path, tmp_path: Path, capsys: pytest.Captur
     assert run(["pack", str(model), str(packed)]) == 0
     line = fails(["compress", packed, out, "--data", images, "--ways", "parts"], capsys)
     assert "way 'parts': this model only predicts" in line
+    line = fails(["compress", packed, out, "--data", images, "--ways", "rank"], capsys)
+    assert "way 'rank': this model only predicts" in line
+    line = fails(["compress", model, out, "--data", images, "--ways", "parts"], capsys)
+    assert "way 'parts': statistics of the head 'subspace_qda' cannot be cut" in line
     assert "int8 weights need the features' covariance" in fails(["compress", packed, out, "--weights", "int8"], capsys)
     assert not out.exists()

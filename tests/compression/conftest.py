@@ -1,4 +1,7 @@
-"""One small model, learned once: two groups of two members with nine parts each, 16 values a part."""
+"""Two small models, learned once: two groups of two members with nine parts each, 16 values a part.
+
+One has the head whose statistics can be cut to fewer features, the other the presets' head, whose cannot.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import pytest
 
 from circle import CircleClassifier
 from circle.extractors import LocalContrastConfig
+from circle.heads import SubspaceQDAConfig
 
 SMALL = LocalContrastConfig(filters=(4, 3), kernels=(3, 2), reductions=(1, 2), colours=2, grid=2)
 
@@ -22,8 +26,15 @@ def images(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def learned() -> CircleClassifier:
-    model = CircleClassifier(extractor=SMALL, groups=2, members=2)
+    model = CircleClassifier(extractor=SMALL, head="slda", groups=2, members=2)
     return model.partial_fit(*images(300, 0))
+
+
+@pytest.fixture(scope="session")
+def with_subspace() -> CircleClassifier:
+    """32 coordinates, 20 directions of each class."""
+    head = SubspaceQDAConfig(dimension=32, rank=20)
+    return CircleClassifier(extractor=SMALL, head=head, groups=2, members=2).partial_fit(*images(300, 0))
 
 
 @pytest.fixture(scope="session")

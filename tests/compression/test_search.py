@@ -117,7 +117,7 @@ def test_heads_and_ways_that_do_not_go_together(
 
 
 def test_members_of_one_piece_are_the_parts(tiny: object, stream: Images) -> None:
-    model = tiny().partial_fit(*stream)  # pyright: ignore[reportCallIssue]
+    model = tiny(head="slda").partial_fit(*stream)  # pyright: ignore[reportCallIssue]
     result = explore(model, Validation.of_arrays(model, *stream), quickly(ways=("parts",), max_loss=100), timed=False)
     assert [step.parts for step in result.steps] == [4, 3, 2]  # one member of each of the two groups is left
     assert [len(group.members) for group in result.model.groups_] == [1, 1]

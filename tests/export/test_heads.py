@@ -20,13 +20,16 @@ from circle.heads.scores import (
     LinearScores,
     LowRankScores,
     PackedScores,
+    PackedSubspaceScores,
     QuadraticScores,
     Scores,
+    SubspaceScores,
     Weights,
     pack,
 )
+from circle.runtime.predictor import SCORES as LIGHT_SCORES
 
-EXACT = {"linear", "packed"}  # sums of whole numbers
+EXACT = {"linear", "packed", "subspace", "packed_subspace"}  # sums of whole numbers
 
 
 def made(kind: str, classes: int = 5, size: int = 7) -> Scores:
@@ -42,9 +45,33 @@ def made(kind: str, classes: int = 5, size: int = 7) -> Scores:
         return LowRankScores(**vars(inner), outer=weight[:, :2].to(torch.float16), bias=bias)
     if kind == "cosine":
         return CosineScores(weight / weight.norm(dim=1, keepdim=True), 0 * bias).rounded()
+    if kind == "subspace":
+        return subspace(weight, bias, generator)
+    if kind == "packed_subspace":
+        return PackedSubspaceScores.of(subspace(weight, bias, generator), pack(weight, "int8"), bias)
     lower = torch.randn(classes, size, size, generator=generator, dtype=torch.float64).tril() + 3 * torch.eye(size)
     rows, columns = torch.tril_indices(size, size)
     return QuadraticScores(weight, lower[:, rows, columns], bias).rounded()
+
+
+def subspace(
+    weight: torch.Tensor, bias: torch.Tensor, generator: torch.Generator, dimension: int = 6
+) -> SubspaceScores:
+    """Three directions of each class in whitened coordinates of about one deviation."""
+    whitening, classes = (
+        torch.randn(dimension, dimension, generator=generator, dtype=torch.float64).tril() / 2000,
+        len(weight),
+    )
+    return SubspaceScores.of(
+        weight,
+        bias,
+        whitening,
+        torch.randn(dimension, generator=generator, dtype=torch.float64),
+        torch.randn(classes, generator=generator, dtype=torch.float64) / 4,
+        torch.randn(classes, 3, dimension, generator=generator, dtype=torch.float64),
+        torch.randn(classes, dimension, generator=generator, dtype=torch.float64),
+        9,
+    )
 
 
 @pytest.mark.parametrize("kind", SCORES)
@@ -68,6 +95,29 @@ def test_compressed_weights_add_up_exactly(weights: Weights, run_graph: Callable
     features = torch.randint(-32767, 32768, (9, 3000), generator=generator).double()
     found = run_graph(lambda graph, x: add_scores(graph, scores, x, "slda"), features.numpy(), 2)
     assert np.array_equal(found, scores(features).numpy())
+
+
+@pytest.mark.parametrize("weights", ["int8", "float16", "float32"])
+def test_compressed_weights_beside_a_subspace_add_up_exactly(
+    weights: Weights, run_graph: Callable[..., np.ndarray]
+) -> None:
+    """The same bits in the graph, in PyTorch and in the light runtime; features at the ends of their range, too."""
+    generator = torch.Generator().manual_seed(3)
+    matrix = torch.randn(11, 3000, generator=generator, dtype=torch.float64) ** 3
+    whole = subspace(matrix, matrix[:, 0].clone(), generator, 32)
+    scores = PackedSubspaceScores.of(whole, pack(whole.weight.double(), weights), whole.bias)
+    features = torch.randint(-32767, 32768, (9, 3000), generator=generator).double()
+    features[0], features[1] = 32767.0, -32767.0
+    expected = scores(features).numpy()
+    assert float(scores.correction(features).abs().max()) > 1, "there is something to be right about"
+    found = run_graph(lambda graph, x: add_scores(graph, scores, x, "subspace_qda"), features.numpy(), 2)
+    assert np.array_equal(found, expected)
+    light = LIGHT_SCORES[scores.kind]
+    arrays = {name: tensor.numpy() for name, tensor in scores.tensors().items()}
+    assert tuple(arrays) == light.names == scores.names
+    assert np.array_equal(light.function(features.numpy(), **arrays), expected)
+    if weights == "float32":
+        assert np.array_equal(whole(features).numpy(), expected), "nothing was packed but the whitening"
 
 
 def test_every_kind_has_a_form() -> None:

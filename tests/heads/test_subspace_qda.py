@@ -10,12 +10,13 @@ import torch
 
 from circle.errors import CircleError
 from circle.heads import SLDA, SLDAConfig, SubspaceQDA, SubspaceQDAConfig
-from circle.heads.scores import SubspaceScores
+from circle.heads.scores import PackedSubspaceScores, SubspaceScores, pack
 from circle.runtime.predictor import SCORES
 from circle.runtime.subspace import SHIFTS, coordinates, subspace_matrix
 from circle.statistics import Statistics
 
 SIZE, DIMENSION = 40, 32
+CONFIG = SubspaceQDAConfig(dimension=DIMENSION, rank=16)
 
 
 def samples(count: int = 120, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, list[int]]:
@@ -146,6 +147,26 @@ def test_sums_of_steps_stay_exact_whatever_comes() -> None:
     extreme[1] = -32767
     arrays = {name: tensor.numpy() for name, tensor in scores.tensors().items()}
     assert np.array_equal(SCORES["subspace"].function(extreme.numpy(), **arrays), scores(extreme).numpy())
+
+
+def test_packing_the_whitening_loses_nothing() -> None:
+    """Half of it is zero, and the rest has 16 bits as it is."""
+    values, _ = samples()
+    scores = SubspaceQDA(CONFIG).materialise(learned(CONFIG))
+    packed = PackedSubspaceScores.of(scores, pack(scores.weight.double(), "float32"), scores.bias)
+    assert packed.triangle.dtype == torch.int16
+    assert packed.triangle.numel() == DIMENSION * (DIMENSION + 1) // 2
+    assert torch.equal(packed.correction.whitening, scores.whitening)
+    assert torch.equal(packed(values), scores(values))
+    assert packed.rank == scores.rank == 16
+    assert packed.numbers == scores.numbers - DIMENSION * (DIMENSION - 1) // 2
+
+
+def test_a_whitening_that_is_no_triangle_is_refused() -> None:
+    scores = SubspaceQDA(CONFIG).materialise(learned(CONFIG))
+    full = SubspaceScores(**{**scores.tensors(), "whitening": torch.ones(DIMENSION, DIMENSION)})
+    with pytest.raises(CircleError, match="numbers above its diagonal; expected a lower triangle"):
+        PackedSubspaceScores.of(full, pack(full.weight.double(), "int8"), full.bias)
 
 
 @pytest.mark.parametrize(

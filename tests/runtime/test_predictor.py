@@ -16,6 +16,8 @@ from PIL import Image
 from circle import CircleClassifier, CircleError, Predictor
 from circle.compression.variants import Variant, VariantBuilder
 from circle.heads.scores import Weights
+from circle.runtime import container
+from circle.runtime.facts import model_facts
 from circle.runtime.noise import noise_images
 from circle.runtime.predictor import NumPyPredictor
 
@@ -68,16 +70,35 @@ def test_says_what_pytorch_says(packed: Path) -> None:
     assert light.predict_proba([]).shape == (0, 3)
 
 
-@pytest.mark.parametrize("weights", ["int8", "float16"])
-def test_compressed_models(tmp_path: Path, weights: Weights) -> None:
-    model = learned(CircleClassifier.from_preset("small", groups=2))
-    builder = VariantBuilder(model)
-    some = tuple(part for part in builder.whole.parts if part.part % 3)
-    builder.build(Variant(some, weights)).save(tmp_path / "tiny.circle")
-    heavy, light = Predictor.load(tmp_path / "tiny.circle"), NumPyPredictor.load(tmp_path / "tiny.circle")
+def require_the_same_predictions(path: Path) -> None:
+    heavy, light = Predictor.load(path), NumPyPredictor.load(path)
     pixels = noise_images(8, 3, 32, 32, seed=7)
     images = list(pixels.transpose(0, 2, 3, 1))
     np.testing.assert_allclose(light.predict_proba(images), heavy.predict_proba(torch.from_numpy(pixels)), atol=1e-12)
+
+
+@pytest.mark.parametrize("weights", ["int8", "float16"])
+def test_compressed_models(tmp_path: Path, weights: Weights) -> None:
+    model = learned(CircleClassifier.from_preset("small", groups=2, head="slda"))
+    builder = VariantBuilder(model)
+    some = tuple(part for part in builder.whole.parts if part.part % 3)
+    builder.build(Variant(some, weights)).save(tmp_path / "tiny.circle")
+    require_the_same_predictions(tmp_path / "tiny.circle")
+
+
+@pytest.mark.parametrize(("weights", "rank"), [("int8", None), ("float16", 7), ("float32", 7)])
+def test_compressed_models_with_a_subspace(tmp_path: Path, weights: Weights, rank: int | None) -> None:
+    """One of two groups left, fewer bits and fewer directions."""
+    builder = VariantBuilder(learned(CircleClassifier.from_preset("small", groups=2)))
+    one = tuple(part for part in builder.whole.parts if part.group == 1)
+    builder.build(Variant(one, weights, rank)).save(tmp_path / "tiny.circle")
+    arrays, header = container.read(tmp_path / "tiny.circle")
+    assert header["scores"] == "packed_subspace"
+    assert arrays["group0.weight"].dtype == weights
+    assert arrays["group0.codes"].shape[1] == (rank or 96)
+    require_the_same_predictions(tmp_path / "tiny.circle")
+    words = model_facts(tmp_path / "tiny.circle")["compressed"]
+    assert words["weights"] == f"{weights}, rank {rank or 96}"
 
 
 def test_paths_and_pictures(tmp_path: Path) -> None:

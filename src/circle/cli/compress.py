@@ -38,14 +38,16 @@ def compress(
 ) -> int:
     """Write a smaller and faster model that only predicts, and say what it loses.
 
-    With images: weights in fewer bits, fewer groups, fewer filters (or members) and weights of lower rank are tried in
-    this order, each from the best so far; the smallest model whose loss on the images is accepted is written. Without
-    images the weights change their format, and nothing is measured.
+    With images: weights in fewer bits, fewer groups, fewer filters (or members) and a lower rank are tried in this
+    order, each from the best so far; the smallest model whose loss on the images is accepted is written. Without
+    images the weights change their format, and nothing is measured. The rank of a head with a subspace (subspace_qda)
+    is the number of directions of each class; its filters cannot be left out, because the subspace mixes all of them.
 
     Parameters
     ----------
     model
-        A learning model; a predicting one can change its weights and groups alone. It stays as it is.
+        A learning model; a predicting one can change its weights and groups, and where they are linear their rank.
+        It stays as it is.
     output
         The file for the compressed model.
     images
@@ -90,6 +92,9 @@ def compress(
     result = _explored(classifier, images, config)
     result.model.save(output)
     console.output().print(_table(result))
+    if ways is None and result.refused:
+        left = "; ".join(f"{way} ({reason})" for way, reason in result.refused.items())
+        console.notes([f"not tried: {left}"], console.messages())
     if report is not None:
         console.write_json(report, _facts(result, model, images))
     if plot is not None:
@@ -159,6 +164,7 @@ def _facts(result: Compression, model: Path, images: Path) -> dict[str, Any]:
         "images": images.name,
         "validation_images": result.images,
         "unreadable": result.unreadable,
+        "refused": dict(result.refused),
         "batch_size": result.batch_size,
         "settings": result.model.settings(),
         "steps": [step.to_dict() for step in result.steps],

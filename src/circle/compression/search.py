@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from circle.compression.measurement import Timing, Validation, file_bytes, time_models
@@ -12,6 +12,7 @@ from circle.compression.variants import PartId, Variant, VariantBuilder
 from circle.errors import CircleError
 from circle.heads.scores import CODE_TYPES, Weights
 from circle.heads.slda import SLDAConfig
+from circle.heads.subspace_qda import SubspaceQDAConfig
 from circle.predictor import ImageClassifier, Predictor
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Report = Callable[[str], None]
 Way = Literal["weights", "groups", "parts", "rank"]
 WAYS: tuple[Way, ...] = get_args(Way)
+ONLY_PREDICTS = "this model only predicts: expected the learning model it was made from"
 WAYS_IN_WORDS = {
     None: "as it is",
     "weights": "weights in fewer bits",
@@ -47,7 +49,9 @@ class CompressionConfig:
     shares : tuple of float
         Shares of the parts to keep that are tried.
     rank_shares : tuple of float
-        Ranks of the weights that are tried, as shares of the number of classes.
+        Ranks of the weights of a linear head that are tried, as shares of the number of classes.
+    direction_shares : tuple of float
+        Numbers of directions of each class that are tried, as shares of those of a head with a subspace.
     timing_seconds : float
         About how long to measure times.
     """
@@ -58,6 +62,7 @@ class CompressionConfig:
     target_bytes: int | None = None
     shares: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
     rank_shares: tuple[float, ...] = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
+    direction_shares: tuple[float, ...] = (0.75, 0.5, 0.35, 0.25, 0.15, 0.1, 0.05)
     timing_seconds: float = 20.0
 
     def __post_init__(self) -> None:
@@ -112,6 +117,8 @@ class Compression:
         Number of images in the batch that was timed.
     unreadable : list of str
         Why validation images were left out, one reason each.
+    refused : dict
+        Ways that the model does not allow, with the reason of each.
     """
 
     model: Predictor
@@ -119,6 +126,7 @@ class Compression:
     images: int
     batch_size: int
     unreadable: list[str]
+    refused: Mapping[Way, str] = field(default_factory=dict)
 
     @property
     def chosen(self) -> Step:
@@ -174,7 +182,9 @@ def explore(
         ]
     steps[search.best] = replace(steps[search.best], chosen=True)
     result = search.builder.build(search.variants[search.best])
-    return Compression(result, steps, len(validation), len(validation.images), validation.unreadable)
+    return Compression(
+        result, steps, len(validation), len(validation.images), validation.unreadable, _refused_ways(search.builder)
+    )
 
 
 class _Search:
@@ -216,9 +226,10 @@ class _Search:
                 left = set(variant.parts).difference(order[:count])
                 yield variant._replace(parts=tuple(part for part in variant.parts if part in left))
         else:
-            classes = len(self.builder.predictor.labels)
-            ranks = {max(1, round(share * classes)) for share in self.config.rank_shares}
-            for rank in sorted(ranks, reverse=True):
+            directions = self.builder.directions
+            full = directions or len(self.builder.predictor.labels)
+            shares = self.config.direction_shares if directions else self.config.rank_shares
+            for rank in sorted({max(1, round(share * full)) for share in shares}, reverse=True):
                 yield variant._replace(rank=rank)
 
     def _dropping_order(self, variant: Variant) -> list[PartId]:
@@ -281,21 +292,35 @@ def _without_group(variant: Variant, group: int) -> Variant:
     return variant._replace(parts=tuple(part for part in variant.parts if part.group != group))
 
 
-def _possible_ways(builder: VariantBuilder, config: CompressionConfig) -> list[Way]:
-    """The ways asked for, or all that the model allows; to ask for one that it does not allow is an error."""
+def _refused_ways(builder: VariantBuilder) -> dict[Way, str]:
+    """The ways that the model does not allow, and why."""
     model, statistics = builder.predictor, builder.statistics
-    head = model.head_config().name
+    head = model.head_config()
     refused: dict[Way, str] = {}
-    if not builder.linear():
-        refused["weights"] = refused["rank"] = f"the head {head!r} is not linear"
+    if not builder.packable:
+        refused["weights"] = refused["rank"] = f"the head {head.name!r} is not linear"
     if len(model.groups_) == 1:
         refused["groups"] = "the model has one group"
     if statistics is None:
-        refused["parts"] = "this model only predicts: expected the learning model it was made from"
+        refused["parts"] = ONLY_PREDICTS
     elif not statistics[0].selectable:
-        refused["parts"] = f"statistics of the head {head!r} cannot be cut"
+        refused["parts"] = f"statistics of the head {head.name!r} cannot be cut"
+        if builder.directions is not None:
+            refused["parts"] += ", its subspace mixes all features; expected a model with the head 'slda'"
     elif len(builder.columns) == len(model.groups_):
         refused["parts"] = f"every group is one indivisible {model.groups_[0].members[0].config.name!r}"
+    if builder.directions is not None and statistics is None:
+        refused["rank"] = ONLY_PREDICTS
+    elif builder.directions is not None and not isinstance(head, SubspaceQDAConfig):
+        refused["rank"] = f"directions of the head {head.name!r} cannot be chosen"
+    elif builder.directions == 1:
+        refused["rank"] = "every class has one direction"
+    return refused
+
+
+def _possible_ways(builder: VariantBuilder, config: CompressionConfig) -> list[Way]:
+    """The ways asked for, or all that the model allows; to ask for one that it does not allow is an error."""
+    refused = _refused_ways(builder)
     for way in config.ways or ():
         if way in refused:
             raise CircleError(f"way {way!r}: {refused[way]}")

@@ -14,11 +14,12 @@ from circle.ensemble import Group, Kept, KeptMember, build_groups
 from circle.errors import CircleError
 from circle.extractors import Grid
 from circle.heads import LinearScores, Scores, build_head
-from circle.heads.scores import Weights
+from circle.heads.scores import SubspaceScores, Weights
 from circle.learner import CircleClassifier
 from circle.predictor import ImageClassifier, Predictor
 from circle.registry import resolve
 from circle.runtime.facts import PACKED
+from circle.statistics import Statistics
 
 
 class PartId(NamedTuple):
@@ -30,7 +31,10 @@ class PartId(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """What a smaller model is made of; ``parts`` ascending, ``rank`` None for the full one."""
+    """What a smaller model is made of; ``parts`` ascending, ``rank`` None for the full one.
+
+    The rank of a linear head is that of its weights, of a head with a subspace the directions of each class.
+    """
 
     parts: tuple[PartId, ...]
     weights: Weights = "float32"
@@ -67,7 +71,7 @@ class VariantBuilder:
         self.columns: dict[PartId, Tensor] = {}
         for index, group in enumerate(self.predictor.groups_):
             self.columns |= _columns_of_group(index, group)
-        self._heads: dict[tuple[PartId, ...], Scores] = {}
+        self._heads: dict[tuple[tuple[PartId, ...], int | None], Scores] = {}
         self._moments: dict[tuple[PartId, ...], Moments] = {}
         # Keyed by variants of a single group.
         self._scores: dict[Variant, Scores] = {}
@@ -78,9 +82,16 @@ class VariantBuilder:
         """The model as it is."""
         return Variant(tuple(self.columns))
 
-    def linear(self) -> bool:
-        """Whether the heads are linear; other weights keep their format."""
-        return isinstance(self.predictor.scores_[0], LinearScores)
+    @property
+    def packable(self) -> bool:
+        """Whether the heads have weights to pack; those of others keep their format."""
+        return isinstance(self.predictor.scores_[0], LinearScores | SubspaceScores)
+
+    @property
+    def directions(self) -> int | None:
+        """Directions of each class in the subspace of the heads; None: they have no subspace."""
+        scores = self.predictor.scores_[0]
+        return scores.rank if isinstance(scores, SubspaceScores) else None
 
     def build(self, variant: Variant) -> Predictor:
         """The predictor of a variant."""
@@ -132,36 +143,56 @@ class VariantBuilder:
     def _packed(self, parts: tuple[PartId, ...], variant: Variant) -> Scores:
         key = Variant(parts, variant.weights, variant.rank)
         if key not in self._scores:
-            wanted = variant.weights == "int8" or variant.rank is not None
+            directions = variant.rank if self.directions else None
+            wanted = variant.weights == "int8" or (variant.rank is not None and not directions)
             moments = self._moments_of(parts) if wanted else None
-            self._scores[key] = pack_scores(self._head(parts), variant.weights, variant.rank, moments)
+            head = self._head(parts, directions)
+            self._scores[key] = pack_scores(head, variant.weights, variant.rank, moments)
         return self._scores[key]
 
-    def _head(self, parts: tuple[PartId, ...]) -> Scores:
-        """The head of what is left of a group, from the statistics of these columns alone."""
-        group, columns = parts[0].group, self._group_columns(parts)
-        if len(columns) == self.predictor.groups_[group].size:
+    def _head(self, parts: tuple[PartId, ...], directions: int | None) -> Scores:
+        """The head of what is left of a group, from the statistics of these columns alone, with so many directions."""
+        group, config = parts[0].group, self.predictor.head_config()
+        if directions is None and self._whole(parts):
             return self.predictor.scores_[group]
-        if parts not in self._heads:
-            if self.statistics is None:
+        if (parts, directions) not in self._heads:
+            statistics = self._statistics_of(parts)
+            if statistics is None:
+                given_up = "parts" if directions is None else "directions"
                 raise CircleError(
-                    "a model that only predicts has no statistics to leave parts out of: "
+                    f"a model that only predicts has no statistics to leave {given_up} out of: "
                     "expected the learning model it was made from"
                 )
-            head = build_head(self.predictor.head_config())
-            self._heads[parts] = head.materialise(self.statistics[group].select(columns)).rounded()
-        return self._heads[parts]
+            if directions is not None:
+                most = self.directions or 0
+                if not 1 <= directions <= most:
+                    raise CircleError(f"rank = {directions}: expected 1 to {most}, the directions of each class")
+                config = config.replace(rank=directions)
+            self._heads[parts, directions] = build_head(config).materialise(statistics).rounded()
+        return self._heads[parts, directions]
 
     def _moments_of(self, parts: tuple[PartId, ...]) -> Moments | None:
         """Moments of these columns of a group; those asked for last are kept, because every rank needs the same."""
         if parts not in self._moments:
-            group, columns = parts[0].group, self._group_columns(parts)
+            group = parts[0].group
             self._moments = {each: found for each, found in self._moments.items() if each[0].group != group}
-            if self.statistics is not None:
-                self._moments[parts] = Moments.of_statistics(self.statistics[group].select(columns))
+            statistics = self._statistics_of(parts)
+            if statistics is not None:
+                self._moments[parts] = Moments.of_statistics(statistics)
             elif self.validation is not None:
+                columns = self._group_columns(parts)
                 self._moments[parts] = Moments.of_features(self.validation.features[group][:, columns])
         return self._moments.get(parts)
+
+    def _statistics_of(self, parts: tuple[PartId, ...]) -> Statistics | None:
+        """Statistics of these columns of a group; of all of them, whatever the head, or those that can be cut."""
+        if self.statistics is None:
+            return None
+        statistics = self.statistics[parts[0].group]
+        return statistics if self._whole(parts) else statistics.select(self._group_columns(parts))
+
+    def _whole(self, parts: tuple[PartId, ...]) -> bool:
+        return len(self._group_columns(parts)) == self.predictor.groups_[parts[0].group].size
 
     def _group_columns(self, parts: tuple[PartId, ...]) -> Tensor:
         return torch.cat([self.columns[part] for part in parts]).sort().values

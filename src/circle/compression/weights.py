@@ -1,4 +1,4 @@
-"""Weights of linear heads in fewer bits and of lower rank, chosen by the covariance of the features."""
+"""Weights in fewer bits and of lower rank, chosen by the covariance of the features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from circle.heads.scores import (
     LowRankScores,
     PackedMatrix,
     PackedScores,
+    PackedSubspaceScores,
     Scores,
+    SubspaceScores,
     Weights,
     encoded,
     pack,
@@ -27,21 +29,37 @@ BLOCK = 64  # columns that are rounded before their errors are passed on to all 
 
 
 def pack_scores(scores: Scores, weights: Weights, rank: int | None, moments: Moments | None) -> Scores:
-    """A linear head in this format and of this rank; float32 of full rank is the head as it is."""
+    """A head in this format and of this rank; float32 of full rank is the head as it is.
+
+    The rank of a head with a subspace is the number of its directions, which belong to its curvature and bias: such
+    scores are materialised with their rank, and all that is left to pack are the weights of all features.
+    """
     if weights == "float32" and rank is None:
         return scores
+    if isinstance(scores, SubspaceScores):
+        matrix, bias = packed_weight(scores, weights, moments)
+        return PackedSubspaceScores.of(scores, matrix, bias)
     if not isinstance(scores, LinearScores):
-        raise CircleError(f"a {scores.kind} head has no such weights to compress: expected a linear one")
+        raise CircleError(
+            f"a {scores.kind} head has no such weights to compress: expected slda or subspace_qda, for example"
+        )
     if rank is not None:
         if moments is None:
             raise CircleError("a lower rank needs the features' covariance: compress the learning model, or add images")
         return low_rank(scores, rank, weights, moments)
+    matrix, bias = packed_weight(scores, weights, moments)
+    return PackedScores(matrix.codes, matrix.rows, bias)
+
+
+def packed_weight(
+    scores: LinearScores | SubspaceScores, weights: Weights, moments: Moments | None
+) -> tuple[PackedMatrix, Tensor]:
+    """W in this format, and the bias with which the mean scores stay what they are, where the mean is known."""
     matrix = scores.weight.to(torch.float64)
     packed = pack_matrix(matrix, weights, moments)
-    bias = scores.bias
-    if moments is not None:
-        bias = bias + (matrix - packed.unpacked()) @ moments.mean
-    return PackedScores(packed.codes, packed.rows, bias)
+    if moments is None:
+        return packed, scores.bias
+    return packed, scores.bias + (matrix - packed.unpacked()) @ moments.mean
 
 
 def low_rank(scores: LinearScores, rank: int, weights: Weights, moments: Moments) -> LowRankScores:

@@ -22,8 +22,10 @@ from circle.heads.scores import (
     LinearScores,
     LowRankScores,
     PackedScores,
+    PackedSubspaceScores,
     QuadraticScores,
     Scores,
+    SubspaceCorrection,
     SubspaceScores,
 )
 from circle.labels import encode_labels
@@ -207,11 +209,22 @@ def quadratic(graph: Graph, scores: QuadraticScores, features: str) -> str:
 
 def subspace(graph: Graph, scores: SubspaceScores, features: str) -> str:
     """z W^T + b + (k |v|^2 + sum_r y_r^2), in the steps and the order of the model, so that no bit differs."""
-    double = torch.float64
-    size, dimension = scores.weight.shape[1], len(scores.whitening)
+    added = correction(graph, scores.correction, features, scores.weight.shape[1])
+    return graph.add("Add", linear(graph, LinearScores(scores.weight, scores.bias), features), added)
+
+
+def packed_subspace(graph: Graph, scores: PackedSubspaceScores, features: str) -> str:
+    """The same with a packed W."""
+    added = correction(graph, scores.correction, features, scores.weight.shape[1])
+    return graph.add("Add", packed(graph, scores.linear, features), added)
+
+
+def correction(graph: Graph, scores: SubspaceCorrection, features: str, size: int) -> str:
+    """k |v|^2 + sum_r y_r^2, [N, C], of features of this size."""
+    double, dimension = torch.float64, len(scores.whitening)
     matrix = torch.from_numpy(subspace_matrix(size, dimension))
     projected = graph.add("MatMul", features, graph.cast(graph.constant(matrix, "subspace"), "DOUBLE"))
-    shortened = graph.add("Mul", projected, graph.constant(torch.tensor(2.0 ** -int(scores.shift), dtype=double)))
+    shortened = graph.add("Mul", projected, graph.constant(torch.tensor(2.0**-scores.shift, dtype=double)))
     whitening = graph.cast(graph.constant(scores.whitening.T, "whitening"), "DOUBLE")
     whitened = graph.add("MatMul", graph.add("Round", shortened), whitening)
     whitened = graph.add("Round", graph.add("Sub", whitened, graph.constant(scores.origin.to(double), "origin")))
@@ -228,8 +241,7 @@ def subspace(graph: Graph, scores: SubspaceScores, features: str) -> str:
     length = graph.sum(graph.square(steps), [1], keep=True)
     length = graph.add("Div", length, graph.constant(torch.tensor(WHITENED_STEPS**2, dtype=double)))
     curved = graph.add("Mul", length, graph.constant(scores.curvature.to(double), "curvature"))
-    linear_scores = linear(graph, LinearScores(scores.weight, scores.bias), features)
-    return graph.add("Add", linear_scores, graph.add("Add", curved, squares))
+    return graph.add("Add", curved, squares)
 
 
 SCORE_FORMS: dict[type[Scores], Callable[..., str]] = {
@@ -239,4 +251,5 @@ SCORE_FORMS: dict[type[Scores], Callable[..., str]] = {
     CosineScores: cosine,
     QuadraticScores: quadratic,
     SubspaceScores: subspace,
+    PackedSubspaceScores: packed_subspace,
 }

@@ -7,7 +7,15 @@ from circle.heads.ncm import NCM, CosineNCM, CosineNCMConfig, NCMConfig
 from circle.heads.priors import PriorConfig
 from circle.heads.qda import QDA, QDAConfig
 from circle.heads.ridge import RecursiveRidge, Ridge, RidgeHeadConfig
-from circle.heads.scores import LinearScores, LowRankScores, PackedMatrix, PackedScores, Scores, SubspaceScores
+from circle.heads.scores import (
+    LinearScores,
+    LowRankScores,
+    PackedMatrix,
+    PackedScores,
+    PackedSubspaceScores,
+    Scores,
+    SubspaceScores,
+)
 from circle.heads.slda import SLDA, SLDAConfig
 from circle.heads.subspace_qda import SubspaceQDA, SubspaceQDAConfig
 
@@ -28,6 +36,7 @@ __all__ = [
     "NCMConfig",
     "PackedMatrix",
     "PackedScores",
+    "PackedSubspaceScores",
     "PriorConfig",
     "QDAConfig",
     "RecursiveRidge",

@@ -2,8 +2,8 @@
 
 :class:`LinearScores`, :class:`CosineScores`, :class:`QuadraticScores` and :class:`SubspaceScores` are what heads make
 of statistics.
-:class:`PackedScores` and :class:`LowRankScores` are linear ones with weights of fewer bits or of lower rank, which
-``circle compress`` makes of those.
+:class:`PackedScores` and :class:`LowRankScores` are linear ones with weights of fewer bits or of lower rank, and
+:class:`PackedSubspaceScores` the last with packed weights, all of which ``circle compress`` makes of those.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from circle import machine
+from circle.errors import CircleError
 from circle.runtime.subspace import COMPONENT_STEPS, CURVATURE_STEPS, MAX_WHITENED, WHITENED_STEPS
 from circle.statistics.parts import subspace_coordinates, unit_vectors
 
@@ -196,6 +197,42 @@ class QuadraticScores(Scores):
 
 
 @dataclass(frozen=True, eq=False)
+class SubspaceCorrection:
+    """What a subspace adds to linear scores: k_c |v|^2 + sum_r y_cr^2, with the symbols of :class:`SubspaceScores`."""
+
+    whitening: Tensor
+    origin: Tensor
+    curvature: Tensor
+    codes: Tensor
+    units: Tensor
+    offsets: Tensor
+    shift: int
+
+    @cached_property
+    def _stacked(self) -> Tensor:
+        """The codes as one matrix, float32 [d, C R]."""
+        return self.codes.to(torch.float32).flatten(0, 1).T.contiguous()
+
+    @cached_property
+    def _wide(self) -> Tensor:
+        """The whitening in float64, transposed."""
+        return self.whitening.to(torch.float64).T.contiguous()
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Features [B, D] -> float64 [B, C]."""
+        features = features.to(self.codes.device)
+        with machine.full_precision():
+            values = subspace_coordinates(features, len(self.whitening), self.shift)
+            steps = torch.addmm(-self.origin.to(torch.float64), values.to(torch.float64), self._wide)
+            steps = steps.round_().clamp_(-MAX_WHITENED, MAX_WHITENED)
+            sums = (steps.to(torch.float32) @ self._stacked).view(len(steps), *self.units.shape)
+        components = (sums * self.units).round_().sub_(self.offsets)
+        squares = components.to(torch.float64).square_().sum(2) / COMPONENT_STEPS**2
+        length = steps.square().sum(1, keepdim=True) / WHITENED_STEPS**2
+        return length * self.curvature.to(torch.float64) + squares
+
+
+@dataclass(frozen=True, eq=False)
 class SubspaceScores(Scores):
     """Linear scores of all features and quadratic ones of few coordinates u = round(P z / 2^s):
 
@@ -263,29 +300,24 @@ class SubspaceScores(Scores):
             torch.tensor([shift], dtype=torch.int32),
         )
 
-    @cached_property
-    def _stacked(self) -> Tensor:
-        """The codes as one matrix, float32 [d, C R]."""
-        return self.codes.to(torch.float32).flatten(0, 1).T.contiguous()
+    @property
+    def rank(self) -> int:
+        """R, the directions of each class."""
+        return self.codes.shape[1]
 
     @cached_property
-    def _wide(self) -> tuple[Tensor, Tensor]:
-        """The weights and the whitening in float64, transposed."""
-        return self.weight.to(torch.float64).T.contiguous(), self.whitening.to(torch.float64).T.contiguous()
+    def correction(self) -> SubspaceCorrection:
+        """What is added to the linear scores."""
+        return SubspaceCorrection(
+            self.whitening, self.origin, self.curvature, self.codes, self.units, self.offsets, int(self.shift)
+        )
+
+    @cached_property
+    def _linear(self) -> LinearScores:
+        return LinearScores(self.weight.to(torch.float64), self.bias)
 
     def __call__(self, features: Tensor) -> Tensor:
-        features = features.to(self.weight.device)
-        weight, whitening = self._wide
-        linear = torch.addmm(self.bias.to(torch.float64), features.to(torch.float64), weight)
-        with machine.full_precision():
-            values = subspace_coordinates(features, len(whitening), int(self.shift))
-            steps = torch.addmm(-self.origin.to(torch.float64), values.to(torch.float64), whitening)
-            steps = steps.round_().clamp_(-MAX_WHITENED, MAX_WHITENED)
-            sums = (steps.to(torch.float32) @ self._stacked).view(len(steps), *self.units.shape)
-        components = (sums * self.units).round_().sub_(self.offsets)
-        squares = components.to(torch.float64).square_().sum(2) / COMPONENT_STEPS**2
-        length = steps.square().sum(1, keepdim=True) / WHITENED_STEPS**2
-        return linear + (length * self.curvature.to(torch.float64) + squares)
+        return self._linear(features) + self.correction(features)
 
     def rounded(self) -> SubspaceScores:
         return self
@@ -389,3 +421,85 @@ class LowRankScores(Scores):
 
     def describe(self) -> str:
         return f"{_type_name(self.codes)}, rank {len(self.codes)}"
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSubspaceScores(Scores):
+    """:class:`SubspaceScores` with a packed weight, and of the whitening the lower triangle, in 16 bits.
+
+        score_c = r_c (z.a_c) + b_c + [ k_c |v|^2 + sum_r y_cr^2 ]        w_c = r_c a_c
+
+    The whitening is the inverse of a Cholesky factor, whose entries are 16-bit whole numbers times a power of two for
+    each row as they are. So the bracket is that of the scores it was made of, but for the last bit of a row whose
+    largest entry is 2^15.
+    """
+
+    kind: ClassVar[str] = "packed_subspace"
+    names: ClassVar[tuple[str, ...]] = (
+        "weight", "rows", "bias", "triangle", "steps", "origin", "curvature", "codes", "units", "offsets", "shift",
+    )  # fmt: skip
+
+    weight: Tensor  # a, int8, float16 or float32 [C, D]
+    rows: Tensor  # r, float32 [C]
+    bias: Tensor  # [C]
+    triangle: Tensor  # of the whitening, row by row, int16 [d (d + 1) / 2]
+    steps: Tensor  # what a one in each row of it is in steps of v, powers of two, float32 [d]
+    origin: Tensor  # the others as SubspaceScores has them
+    curvature: Tensor
+    codes: Tensor
+    units: Tensor
+    offsets: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, scores: SubspaceScores, matrix: PackedMatrix, bias: Tensor) -> PackedSubspaceScores:
+        """These scores with another weight and the bias that belongs to it."""
+        whitening = scores.whitening.to(torch.float64)
+        if bool(whitening.triu(1).any()):
+            raise CircleError("the whitening of a subspace: numbers above its diagonal; expected a lower triangle")
+        exponents = torch.frexp(whitening.abs().amax(1)).exponent - WEIGHT_BITS
+        steps = torch.ldexp(torch.ones(len(whitening), dtype=torch.float64, device=whitening.device), exponents)
+        rows, columns = torch.tril_indices(*whitening.shape, device=whitening.device)
+        triangle = (whitening / steps[:, None])[rows, columns].round_().to(torch.int16)
+        kept = {name: getattr(scores, name) for name in ("origin", "curvature", "codes", "units", "offsets", "shift")}
+        return cls(matrix.codes, matrix.rows, bias, triangle, steps.to(torch.float32), **kept)
+
+    @property
+    def rank(self) -> int:
+        """R, the directions of each class."""
+        return self.codes.shape[1]
+
+    @property
+    def numbers(self) -> int:
+        return super().numbers + self.triangle.numel()
+
+    @cached_property
+    def linear(self) -> PackedScores:
+        """The linear scores of all features."""
+        return PackedScores(self.weight, self.rows, self.bias)
+
+    @cached_property
+    def correction(self) -> SubspaceCorrection:
+        """What is added to the linear scores."""
+        size = len(self.steps)
+        whitening = torch.zeros(size, size, dtype=torch.float32, device=self.steps.device)
+        rows, columns = torch.tril_indices(size, size, device=self.steps.device)
+        whitening[rows, columns] = self.triangle.to(torch.float32)
+        return SubspaceCorrection(
+            whitening * self.steps[:, None],
+            self.origin,
+            self.curvature,
+            self.codes,
+            self.units,
+            self.offsets,
+            int(self.shift),
+        )
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return self.linear(features) + self.correction(features)
+
+    def rounded(self) -> PackedSubspaceScores:
+        return self
+
+    def describe(self) -> str:
+        return _type_name(self.weight)

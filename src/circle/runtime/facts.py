@@ -13,7 +13,7 @@ from circle.runtime import container
 
 _WIDTHS = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "I16": 2, "I8": 1, "U8": 1}  # bytes, by safetensors' names
 _GRID = ("scale", "offset", "probe")
-PACKED = ("packed", "low_rank")  # kinds of scores that only `circle compress` makes
+PACKED = ("packed", "low_rank", "packed_subspace")  # kinds of scores that only `circle compress` makes
 
 
 class Tensors:
@@ -48,7 +48,8 @@ def model_facts(path: Path) -> dict[str, Any]:
         prediction_bytes = grids + 4 * learnable + 8 * len(labels) * len(groups)
     else:
         heads = [name for name in tensors.shapes if name.startswith("group") and name.partition(".")[2] not in _GRID]
-        learnable = sum(math.prod(tensors.shapes[name]) for name in heads if len(tensors.shapes[name]) > 1)
+        matrices = [name for name in heads if len(tensors.shapes[name]) > 1 or name.endswith(".triangle")]
+        learnable = sum(math.prod(tensors.shapes[name]) for name in matrices)
         prediction_bytes = grids + sum(tensors.bytes(name) for name in heads)
     numbers = header["group_parameters"]
     return {
@@ -90,9 +91,12 @@ def _compressed(header: dict[str, Any], tensors: Tensors, sizes: list[int]) -> d
         return None
     weights = "float32"
     if scores in PACKED:
-        bits = tensors.types["group0.codes"]
+        subspace = scores == "packed_subspace"
+        bits = tensors.types["group0.weight" if subspace else "group0.codes"]
         weights = {"F": "float", "I": "int"}[bits[0]] + bits[1:]
         if scores == "low_rank":
             weights += f", rank {tensors.shapes['group0.codes'][0]}"
+        elif subspace:
+            weights += f", rank {tensors.shapes['group0.codes'][1]}"
     parts = None if kept is None else sum(len(member["parts"]) for group in kept for member in group)
     return {"weights": weights, "groups": len(sizes), "parts": parts, "features": sum(sizes)}

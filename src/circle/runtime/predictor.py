@@ -179,10 +179,28 @@ def low_rank(
     return (values @ codes.astype(np.float64).T) * rows.astype(np.float64) @ outer.astype(np.float64).T + bias
 
 
-def subspace(
+def subspace(values: np.ndarray, weight: np.ndarray, bias: np.ndarray, **arrays: np.ndarray) -> np.ndarray:
+    """z W^T + b + k |v|^2 + sum_r y_r^2, sums of whole numbers; ``circle.heads.scores.SubspaceScores`` says more."""
+    return linear(values, weight, bias) + correction(values, **arrays)
+
+
+def packed_subspace(
     values: np.ndarray,
     weight: np.ndarray,
+    rows: np.ndarray,
     bias: np.ndarray,
+    triangle: np.ndarray,
+    steps: np.ndarray,
+    **arrays: np.ndarray,
+) -> np.ndarray:
+    """The same with packed weights, and of the whitening its lower triangle with a factor for each row."""
+    whitening = np.zeros((len(steps), len(steps)), np.float32)
+    whitening[np.tril_indices(len(steps))] = triangle
+    return packed(values, weight, rows, bias) + correction(values, whitening * steps[:, None], **arrays)
+
+
+def correction(
+    values: np.ndarray,
     whitening: np.ndarray,
     origin: np.ndarray,
     curvature: np.ndarray,
@@ -191,23 +209,25 @@ def subspace(
     offsets: np.ndarray,
     shift: np.ndarray,
 ) -> np.ndarray:
-    """z W^T + b + k |v|^2 + sum_r y_r^2, sums of whole numbers; ``circle.heads.scores.SubspaceScores`` says more."""
+    """k |v|^2 + sum_r y_r^2, [N, C]."""
     steps = coordinates(values, len(whitening), int(shift[0])) @ whitening.astype(np.float64).T - origin
     steps = np.clip(np.rint(steps), -MAX_WHITENED, MAX_WHITENED)
     sums = steps.astype(np.float32) @ codes.reshape(-1, codes.shape[2]).astype(np.float32).T
     components = np.rint(sums.reshape(len(values), *units.shape) * units) - offsets
     squares = np.square(components.astype(np.float64)).sum(2) / COMPONENT_STEPS**2
     length = np.square(steps).sum(1, keepdims=True) / WHITENED_STEPS**2
-    return linear(values, weight, bias) + (length * curvature + squares)
+    return length * curvature + squares
 
+
+CORRECTION = ("origin", "curvature", "codes", "units", "offsets", "shift")
 
 #: By the kind that a file names: the function and the arrays that it takes.
 SCORES: dict[str, SimpleNamespace] = {
     "linear": SimpleNamespace(function=linear, names=("weight", "bias")),
     "packed": SimpleNamespace(function=packed, names=("codes", "rows", "bias")),
     "low_rank": SimpleNamespace(function=low_rank, names=("codes", "rows", "outer", "bias")),
-    "subspace": SimpleNamespace(
-        function=subspace,
-        names=("weight", "bias", "whitening", "origin", "curvature", "codes", "units", "offsets", "shift"),
+    "subspace": SimpleNamespace(function=subspace, names=("weight", "bias", "whitening", *CORRECTION)),
+    "packed_subspace": SimpleNamespace(
+        function=packed_subspace, names=("weight", "rows", "bias", "triangle", "steps", *CORRECTION)
     ),
 }
