@@ -150,11 +150,11 @@ def test_sums_of_steps_stay_exact_whatever_comes() -> None:
 
 
 def test_packing_the_whitening_loses_nothing() -> None:
-    """Half of it is zero, and the rest has 16 bits as it is."""
+    """Half of it is zero, and the rest keeps its bits."""
     values, _ = samples()
     scores = SubspaceQDA(CONFIG).materialise(learned(CONFIG))
     packed = PackedSubspaceScores.of(scores, pack(scores.weight.double(), "float32"), scores.bias)
-    assert packed.triangle.dtype == torch.int16
+    assert packed.triangle.dtype == scores.whitening.dtype == torch.float32
     assert packed.triangle.numel() == DIMENSION * (DIMENSION + 1) // 2
     assert torch.equal(packed.correction.whitening, scores.whitening)
     assert torch.equal(packed(values), scores(values))

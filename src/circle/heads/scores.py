@@ -425,25 +425,23 @@ class LowRankScores(Scores):
 
 @dataclass(frozen=True, eq=False)
 class PackedSubspaceScores(Scores):
-    """:class:`SubspaceScores` with a packed weight, and of the whitening the lower triangle, in 16 bits.
+    """:class:`SubspaceScores` with a packed weight, and of the whitening the lower triangle.
 
         score_c = r_c (z.a_c) + b_c + [ k_c |v|^2 + sum_r y_cr^2 ]        w_c = r_c a_c
 
-    The whitening is the inverse of a Cholesky factor, whose entries are 16-bit whole numbers times a power of two for
-    each row as they are. So the bracket is that of the scores it was made of, but for the last bit of a row whose
-    largest entry is 2^15.
+    The whitening is the inverse of a Cholesky factor, and the other half of it zero. It keeps its bits, because its
+    entries are large and cancel where coordinates are nearly collinear: the bracket is that of the whole scores.
     """
 
     kind: ClassVar[str] = "packed_subspace"
     names: ClassVar[tuple[str, ...]] = (
-        "weight", "rows", "bias", "triangle", "steps", "origin", "curvature", "codes", "units", "offsets", "shift",
+        "weight", "rows", "bias", "triangle", "origin", "curvature", "codes", "units", "offsets", "shift",
     )  # fmt: skip
 
     weight: Tensor  # a, int8, float16 or float32 [C, D]
     rows: Tensor  # r, float32 [C]
     bias: Tensor  # [C]
-    triangle: Tensor  # of the whitening, row by row, int16 [d (d + 1) / 2]
-    steps: Tensor  # what a one in each row of it is in steps of v, powers of two, float32 [d]
+    triangle: Tensor  # of the whitening, row by row, float32 [d (d + 1) / 2]
     origin: Tensor  # the others as SubspaceScores has them
     curvature: Tensor
     codes: Tensor
@@ -454,15 +452,12 @@ class PackedSubspaceScores(Scores):
     @classmethod
     def of(cls, scores: SubspaceScores, matrix: PackedMatrix, bias: Tensor) -> PackedSubspaceScores:
         """These scores with another weight and the bias that belongs to it."""
-        whitening = scores.whitening.to(torch.float64)
+        whitening = scores.whitening
         if bool(whitening.triu(1).any()):
             raise CircleError("the whitening of a subspace: numbers above its diagonal; expected a lower triangle")
-        exponents = torch.frexp(whitening.abs().amax(1)).exponent - WEIGHT_BITS
-        steps = torch.ldexp(torch.ones(len(whitening), dtype=torch.float64, device=whitening.device), exponents)
         rows, columns = torch.tril_indices(*whitening.shape, device=whitening.device)
-        triangle = (whitening / steps[:, None])[rows, columns].round_().to(torch.int16)
         kept = {name: getattr(scores, name) for name in ("origin", "curvature", "codes", "units", "offsets", "shift")}
-        return cls(matrix.codes, matrix.rows, bias, triangle, steps.to(torch.float32), **kept)
+        return cls(matrix.codes, matrix.rows, bias, whitening[rows, columns], **kept)
 
     @property
     def rank(self) -> int:
@@ -481,18 +476,12 @@ class PackedSubspaceScores(Scores):
     @cached_property
     def correction(self) -> SubspaceCorrection:
         """What is added to the linear scores."""
-        size = len(self.steps)
-        whitening = torch.zeros(size, size, dtype=torch.float32, device=self.steps.device)
-        rows, columns = torch.tril_indices(size, size, device=self.steps.device)
-        whitening[rows, columns] = self.triangle.to(torch.float32)
+        size = len(self.origin)
+        whitening = self.triangle.new_zeros(size, size)
+        rows, columns = torch.tril_indices(size, size, device=whitening.device)
+        whitening[rows, columns] = self.triangle
         return SubspaceCorrection(
-            whitening * self.steps[:, None],
-            self.origin,
-            self.curvature,
-            self.codes,
-            self.units,
-            self.offsets,
-            int(self.shift),
+            whitening, self.origin, self.curvature, self.codes, self.units, self.offsets, int(self.shift)
         )
 
     def __call__(self, features: Tensor) -> Tensor:
