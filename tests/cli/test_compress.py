@@ -67,6 +67,28 @@ def test_without_images(model: Path, images: Path, tmp_path: Path, capsys: pytes
     assert json.loads(capsys.readouterr().out)["compressed"] is None
 
 
+def test_another_head_of_the_same_statistics(
+    model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, report = tmp_path / "small.circle", tmp_path / "steps.json"
+    arguments = ["compress", model, out, "--head", "slda", "--data", images, "--report", report, "--timing-seconds", 0]
+    assert run([*map(str, arguments), "--max-loss", "100"]) == 0
+    facts = json.loads(report.read_text())
+    assert {step["way"] for step in facts["steps"]} == {None, "weights", "parts", "rank"}
+    assert set(facts["refused"]) == {"groups"}
+    own = json.loads(json.dumps(CircleClassifier.load(model).settings()["head"]))
+    assert facts["settings"]["head"] == {
+        name: "slda" if name == "name" else own[name] for name in facts["settings"]["head"]
+    }
+    assert run(["compress", str(model), str(out), "--head", "slda", "--weights", "int8", "--force"]) == 0
+    assert Predictor.load(out).scores_[0].kind == "packed"
+    capsys.readouterr()
+    assert "head 'qda' needs" in fails(["compress", model, out, "--head", "qda", "--force"], capsys)
+    assert "did you mean 'slda'" in fails(["compress", model, out, "--head", "sdla", "--force"], capsys)
+    line = fails(["compress", out, tmp_path / "more.circle", "--head", "slda"], capsys)
+    assert "--head: this model only predicts" in line
+
+
 def test_errors(model: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "small.circle"
     before = model.read_bytes()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from calling import COLOURS
 
 from circle import CircleClassifier
 from circle.cli import run
+from circle.heads import SubspaceQDAConfig
+from circle.runtime.facts import model_facts
 from circle.serve.limits import Limits
 from circle.serve.model_store import ModelStore
 from circle.serve.recovery import journal_path
@@ -72,3 +75,17 @@ def test_info_tells_whether_the_bits_are_those_of_every_machine(
         assert json.loads(capsys.readouterr().out)["portable"] is portable
         assert run(["info", str(path)]) == 0
         assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "head", ["slda", "qda", SubspaceQDAConfig(dimension=32, rank=5)], ids=["slda", "qda", "subspace"]
+)
+def test_the_size_to_predict_is_told_before_it_is_made(
+    head: str | SubspaceQDAConfig, tiny: Any, stream: Any, tmp_path: Path
+) -> None:
+    learner = tiny(head=head).partial_fit(*stream)
+    learner.save(tmp_path / "model.circle")
+    learner.save(tmp_path / "packed.circle", for_prediction=True)
+    before, after = (model_facts(tmp_path / f"{name}.circle") for name in ("model", "packed"))
+    assert before["prediction_bytes"] == after["prediction_bytes"]
+    assert before["parameters"] == after["parameters"]

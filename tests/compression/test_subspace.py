@@ -52,7 +52,7 @@ def test_the_search_tries_what_there_is_and_says_what_not(
     assert sizes == sorted(sizes, reverse=True)
     assert len(set(sizes)) == len(sizes), "every step is smaller than the one before"
     assert list(result.refused) == ["parts"]
-    assert "its subspace mixes all features; expected a model with the head 'slda'" in result.refused["parts"]
+    assert "its subspace mixes all features; expected the head 'slda', as with --head slda" in result.refused["parts"]
     assert result.model.scores_[0].tensors()["codes"].shape == (4, 4, 32)
 
 
@@ -140,6 +140,20 @@ def test_filters_are_not_left_out(
         explore(with_subspace, validation, quickly(ways=("parts",)), timed=False)
     with pytest.raises(CircleError, match="moments in 32 dimensions of each class cannot be cut"):
         builder.build(Variant(builder.whole.parts[:3]))
+
+
+def test_filters_are_left_out_of_the_linear_head_of_the_same_statistics(
+    with_subspace: CircleClassifier, learned: CircleClassifier, held_back: Images
+) -> None:
+    """Nothing is learned again: the parts of the statistics that this head does not need stay behind."""
+    view = with_subspace.with_head("slda")
+    validation = Validation.of_arrays(view, *held_back)
+    result = explore(view, validation, quickly(shares=(0.5,), ways=("parts",), max_loss=100), timed=False)
+    assert [step.parts for step in result.steps] == [36, 18]
+    expected = explore(learned, validation, quickly(shares=(0.5,), ways=("parts",), max_loss=100), timed=False)
+    for mine, theirs in zip(result.model.scores_, expected.model.scores_, strict=True):
+        assert mine.kind == theirs.kind == "linear"
+        assert all(torch.equal(mine.tensors()[name], theirs.tensors()[name]) for name in mine.names)
 
 
 def test_a_predicting_model_has_groups_and_weights_alone(

@@ -285,6 +285,13 @@ def test_parts_not_kept_are_asked_for_in_vain() -> None:
         everything(features(5, 3), list("aabbb")).select(torch.tensor([0]))
 
 
+def test_parts_that_cannot_be_cut_can_stay_behind() -> None:
+    values, columns = features(5, 3), torch.tensor([0, 2])
+    found = everything(values, list("aabbb")).select(columns, ())
+    assert found.kept == ("sums", "triangle")
+    assert found == learned(values[:, columns], list("aabbb"))
+
+
 def test_classes_that_do_not_fit_are_refused_before_anything_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     statistics = everything(features(4, 300), list("aabb"))
     before, others = statistics.copy(), everything(features(6, 300), list("cdefgh"))

@@ -16,7 +16,9 @@ from circle.compression.search import Step, Way, compression_figure
 from circle.data.user_images import open_images
 from circle.errors import CircleError, counted
 from circle.files import load
+from circle.heads import SLDAConfig, SubspaceQDAConfig
 from circle.heads.scores import Weights
+from circle.learner import CircleClassifier
 from circle.predictor import ImageClassifier
 
 
@@ -30,6 +32,7 @@ def compress(
     target_kb: float | None = None,
     ways: Annotated[list[Way] | None, Parameter(consume_multiple=True, negative=())] = None,
     weights: Weights | None = None,
+    head: str | None = None,
     report: Annotated[Path | None, Parameter(negative=())] = None,
     plot: Annotated[Path | None, Parameter(negative=())] = None,
     timing_seconds: float = 20.0,
@@ -60,6 +63,9 @@ def compress(
         What to try: weights, groups, parts, rank (default: all that the model allows).
     weights
         Format: float32, float16 or int8 (default: the smallest whose loss is accepted; without images float16).
+    head
+        Make another head of the same statistics first, such as slda of subspace_qda: smaller, and its filters can be
+        left out. Losses are measured from there.
     report
         Write all steps as JSON.
     plot
@@ -85,6 +91,8 @@ def compress(
             if value is not None:
                 raise CircleError(f"{name}: needs --data to measure on; without it only --weights can be chosen")
     classifier = load(model, device=device)
+    if head is not None:
+        classifier = _with_head(classifier, head)
     if images is None:
         compress_weights(classifier, weights or "float16").save(output)
         _say_sizes(model, output)
@@ -103,6 +111,16 @@ def compress(
         save(compression_figure(result, f"{model.name}: what a smaller model costs"), plot, kind)
     _say_sizes(model, output)
     return 0
+
+
+def _with_head(classifier: ImageClassifier, name: str) -> CircleClassifier:
+    """Another head on the same statistics; the settings that it shares with the one it replaces are kept."""
+    if not isinstance(classifier, CircleClassifier):
+        raise CircleError("--head: this model only predicts; expected the learning model it was made from")
+    own = classifier.head_config()
+    if isinstance(own, SubspaceQDAConfig) and name == SLDAConfig.name:
+        return classifier.with_head(own.without_class_covariances())
+    return classifier.with_head(name)
 
 
 def _explored(classifier: ImageClassifier, images: Path, config: CompressionConfig) -> Compression:

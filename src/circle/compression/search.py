@@ -14,6 +14,7 @@ from circle.heads.scores import CODE_TYPES, Weights
 from circle.heads.slda import SLDAConfig
 from circle.heads.subspace_qda import SubspaceQDAConfig
 from circle.predictor import ImageClassifier, Predictor
+from circle.statistics.parts import parts_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -303,10 +304,10 @@ def _refused_ways(builder: VariantBuilder) -> dict[Way, str]:
         refused["groups"] = "the model has one group"
     if statistics is None:
         refused["parts"] = ONLY_PREDICTS
-    elif not statistics[0].selectable:
+    elif not all(part.selectable for part in parts_named(head.parts)):
         refused["parts"] = f"statistics of the head {head.name!r} cannot be cut"
         if builder.directions is not None:
-            refused["parts"] += ", its subspace mixes all features; expected a model with the head 'slda'"
+            refused["parts"] += ", its subspace mixes all features; expected the head 'slda', as with --head slda"
     elif len(builder.columns) == len(model.groups_):
         refused["parts"] = f"every group is one indivisible {model.groups_[0].members[0].config.name!r}"
     if builder.directions is not None and statistics is None:

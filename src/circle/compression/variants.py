@@ -189,7 +189,9 @@ class VariantBuilder:
         if self.statistics is None:
             return None
         statistics = self.statistics[parts[0].group]
-        return statistics if self._whole(parts) else statistics.select(self._group_columns(parts))
+        if self._whole(parts):
+            return statistics
+        return statistics.select(self._group_columns(parts), self.predictor.head_config().parts)
 
     def _whole(self, parts: tuple[PartId, ...]) -> bool:
         return len(self._group_columns(parts)) == self.predictor.groups_[parts[0].group].size

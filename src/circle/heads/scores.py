@@ -28,7 +28,6 @@ MAX_INT8_CODE = 127
 MAX_CODE_SUM = 2**15  # of the codes of a direction: times 511 steps of a coordinate it stays below 2^24
 WEIGHT_BITS, BIAS_BITS = 24, 24  # of the largest weight of a class and of its bias, and a sign
 FEATURE_BITS, EXACT_BITS = 15, 53  # of a feature, and a sign; of a sum in float64
-WHITENING_BITS = 15  # of the largest entry of a row of a whitening, and a sign
 MAX_FACTOR = 4.0  # by which the correction of a subspace grows where an image is like all classes at once
 FINER_BIAS = 4  # bits that a bias may go below the unit of the weights
 
@@ -312,7 +311,7 @@ class SubspaceScores(Scores):
         is multiplied by ``evidence`` / |v|^2, but by at most :data:`MAX_FACTOR`, and divided by ``temperature``.
         """
         linear = LinearScores(weight, bias).rounded()
-        steps = whole_rows(whitening * WHITENED_STEPS, WHITENING_BITS)
+        steps = whole_rows(whitening * WHITENED_STEPS, WEIGHT_BITS)
         # As many bits as fit: codes below 2^7, and sums of codes times coordinates below 2^24.
         largest = torch.maximum(directions.abs().amax(2) / MAX_INT8_CODE, directions.abs().sum(2) / MAX_CODE_SUM)
         exponents = torch.frexp(largest).exponent
@@ -476,23 +475,21 @@ class LowRankScores(Scores):
 
 @dataclass(frozen=True, eq=False)
 class PackedSubspaceScores(Scores):
-    """:class:`SubspaceScores` with a packed weight, and of the whitening the lower triangle, in 16 bits.
+    """:class:`SubspaceScores` with a packed weight, and of the whitening the lower triangle.
 
         score_c = r_c (z.a_c) + b_c + [ k_c |v|^2 + sum_r y_cr^2 ]        w_c = r_c a_c
 
-    The whitening is the inverse of a Cholesky factor, whose entries are 16-bit whole numbers times a power of two for
-    each row as they are. So the bracket is that of the scores it was made of, but for the last bit of a row whose
-    largest entry is 2^15.
+    The whitening is the inverse of a Cholesky factor, and the other half of it zero. It keeps its bits, because its
+    entries are large and cancel where coordinates are nearly collinear: the bracket is that of the whole scores.
     """
 
     kind: ClassVar[str] = "packed_subspace"
-    names: ClassVar[tuple[str, ...]] = ("weight", "rows", "bias", "triangle", "steps", *CORRECTION)
+    names: ClassVar[tuple[str, ...]] = ("weight", "rows", "bias", "triangle", *CORRECTION)
 
     weight: Tensor  # a, int8, float16 or float32 [C, D]
     rows: Tensor  # r, float32 [C]
     bias: Tensor  # [C]
-    triangle: Tensor  # of the whitening, row by row, int16 [d (d + 1) / 2]
-    steps: Tensor  # what a one in each row of it is in steps of v, powers of two, float32 [d]
+    triangle: Tensor  # of the whitening, row by row, float32 [d (d + 1) / 2]
     origin: Tensor  # the others as SubspaceScores has them
     curvature: Tensor
     pull: Tensor
@@ -506,15 +503,12 @@ class PackedSubspaceScores(Scores):
     @classmethod
     def of(cls, scores: SubspaceScores, matrix: PackedMatrix, bias: Tensor) -> PackedSubspaceScores:
         """These scores with another weight and the bias that belongs to it."""
-        whitening = scores.whitening.to(torch.float64)
+        whitening = scores.whitening
         if bool(whitening.triu(1).any()):
             raise CircleError("the whitening of a subspace: numbers above its diagonal; expected a lower triangle")
-        exponents = torch.frexp(whitening.abs().amax(1)).exponent - WHITENING_BITS
-        steps = torch.ldexp(torch.ones(len(whitening), dtype=torch.float64, device=whitening.device), exponents)
         rows, columns = torch.tril_indices(*whitening.shape, device=whitening.device)
-        triangle = (whitening / steps[:, None])[rows, columns].round_().to(torch.int16)
         kept = {name: getattr(scores, name) for name in CORRECTION}
-        return cls(matrix.codes, matrix.rows, bias, triangle, steps.to(torch.float32), **kept)
+        return cls(matrix.codes, matrix.rows, bias, whitening[rows, columns], **kept)
 
     @property
     def rank(self) -> int:
@@ -533,11 +527,11 @@ class PackedSubspaceScores(Scores):
     @cached_property
     def correction(self) -> SubspaceCorrection:
         """What is added to the linear scores."""
-        size = len(self.steps)
-        whitening = torch.zeros(size, size, dtype=torch.float32, device=self.steps.device)
-        rows, columns = torch.tril_indices(size, size, device=self.steps.device)
-        whitening[rows, columns] = self.triangle.to(torch.float32)
-        return correction_of(self, whitening * self.steps[:, None])
+        size = len(self.origin)
+        whitening = self.triangle.new_zeros(size, size)
+        rows, columns = torch.tril_indices(size, size, device=whitening.device)
+        whitening[rows, columns] = self.triangle
+        return correction_of(self, whitening)
 
     def __call__(self, features: Tensor) -> Tensor:
         return self.linear(features) + self.correction(features)

@@ -44,8 +44,9 @@ def model_facts(path: Path) -> dict[str, Any]:
     sizes = [tensors.shapes[name][0] for name in groups]
     grids = sum(12 * size for size in sizes)
     if learning:
-        learnable = sum(_learnable(tensors, group.partition(".")[0], len(labels)) for group in groups)
-        prediction_bytes = grids + 4 * learnable + 8 * len(labels) * len(groups)
+        heads = [_head(header, tensors, group.partition(".")[0], len(labels)) for group in groups]
+        learnable = sum(numbers for numbers, _ in heads)
+        prediction_bytes = grids + sum(size for _, size in heads)
     else:
         heads = [name for name in tensors.shapes if name.startswith("group") and name.partition(".")[2] not in _GRID]
         matrices = [name for name in heads if len(tensors.shapes[name]) > 1 or name.endswith(".triangle")]
@@ -71,11 +72,21 @@ def model_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def _learnable(tensors: Tensors, group: str, classes: int) -> int:
-    """Numbers in the head that would be made of a group's statistics, biases aside: see ``HeadConfig.numbers``."""
-    size = tensors.shapes[f"{group}.scale"][0]
+def _head(header: dict[str, Any], tensors: Tensors, group: str, classes: int) -> tuple[int, int]:
+    """Numbers in the head that would be made of a group's statistics, biases aside, and its bytes in a file.
+
+    See ``HeadConfig.numbers`` and, for a head with a subspace, the arrays of ``circle.heads.scores.SubspaceScores``.
+    """
+    size, head = tensors.shapes[f"{group}.scale"][0], header["settings"]["head"]
+    if head["name"] == "subspace_qda":
+        coordinates = min(head["dimension"], size)
+        directions = classes * min(head["rank"] or head["dimension"] // 2, coordinates)
+        floats, biases = classes * size + coordinates**2, 2 * classes + coordinates
+        numbers = floats + directions * (coordinates + 2)
+        return numbers, 4 * floats + directions * (coordinates + 8) + 8 * biases + 4
     triangle = size * (size + 1) // 2 if f"{group}.class_triangles" in tensors.shapes else 0
-    return classes * (size + triangle)
+    numbers = classes * (size + triangle)
+    return numbers, 4 * numbers + 8 * classes
 
 
 def _learning_bytes(tensors: Tensors, grids: int, classes: int) -> int:

@@ -190,13 +190,13 @@ def packed_subspace(
     rows: np.ndarray,
     bias: np.ndarray,
     triangle: np.ndarray,
-    steps: np.ndarray,
     **arrays: np.ndarray,
 ) -> np.ndarray:
-    """The same with packed weights, and of the whitening its lower triangle with a factor for each row."""
-    whitening = np.zeros((len(steps), len(steps)), np.float32)
-    whitening[np.tril_indices(len(steps))] = triangle
-    return packed(values, weight, rows, bias) + correction(values, whitening * steps[:, None], **arrays)
+    """The same with packed weights, and of the whitening its lower triangle."""
+    size = len(arrays["origin"])
+    whitening = np.zeros((size, size), triangle.dtype)
+    whitening[np.tril_indices(size)] = triangle
+    return packed(values, weight, rows, bias) + correction(values, whitening, **arrays)
 
 
 def correction(
@@ -234,6 +234,6 @@ SCORES: dict[str, SimpleNamespace] = {
     "low_rank": SimpleNamespace(function=low_rank, names=("codes", "rows", "outer", "bias")),
     "subspace": SimpleNamespace(function=subspace, names=("weight", "bias", "whitening", *CORRECTION)),
     "packed_subspace": SimpleNamespace(
-        function=packed_subspace, names=("weight", "rows", "bias", "triangle", "steps", *CORRECTION)
+        function=packed_subspace, names=("weight", "rows", "bias", "triangle", *CORRECTION)
     ),
 }

@@ -298,15 +298,19 @@ class Statistics:
             part.load(parts[name])
         return result
 
-    def select(self, columns: Tensor) -> Statistics:
-        """Statistics of some of the features, ``columns`` int64 [d], ascending: as if only these had been learned."""
+    def select(self, columns: Tensor, parts: Iterable[str] | None = None) -> Statistics:
+        """Statistics of some of the features, ``columns`` int64 [d], ascending: as if only these had been learned.
+
+        Of the parts that not every head needs, those called ``parts`` are in the result; None: all of them.
+        """
         ascending = len(columns) > 0 and bool((columns.diff() > 0).all())
         if not ascending or int(columns[0]) < 0 or int(columns[-1]) >= self.size:
             raise CircleError(f"columns of statistics of size {self.size}: expected ascending numbers below it")
         with self._lock:
             self.flush()
-            parts = {name: part.select(columns) for name, part in self._parts.items()}
-            return self._with(parts, size=len(columns))
+            kept = self._parts if parts is None else {part.name for part in parts_named(parts)}
+            selected = {name: part.select(columns) for name, part in self._parts.items() if name in kept}
+            return self._with(selected, size=len(columns))
 
     @property
     def selectable(self) -> bool:
