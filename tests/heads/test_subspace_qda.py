@@ -72,7 +72,7 @@ def test_scores_are_the_discriminants_written_out(shrinkage: float) -> None:
     plain = SLDA(SLDAConfig(calibrated=False)).materialise(statistics)(values)
     found = (SubspaceQDA(config).materialise(statistics)(values) - plain).numpy()
     expected = correction(config, values, labels)
-    assert np.abs(expected).max() > 3, "there is something to be right about"
+    assert np.abs(expected).max() > 1, "there is something to be right about"
     # Directions have eight bits, which is all that is lost.
     assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
     assert (found.argmax(1) == expected.argmax(1)).mean() > 0.97
@@ -111,14 +111,14 @@ def test_fewer_directions_come_near() -> None:
 
 def test_a_single_sample_has_no_covariance_of_its_own() -> None:
     """Classes of one image take the common covariance: their scores are those of SLDA."""
-    config = SubspaceQDAConfig(dimension=DIMENSION)
+    config = SubspaceQDAConfig(dimension=DIMENSION, calibrated=False)
     values, labels = samples()
     lonely, _ = samples(2, seed=5)
     statistics = learned(config, (values, labels), (lonely, [7, 8]))
     found = SubspaceQDA(config).materialise(statistics)
     assert found.curvature[-2:].tolist() == [0.0, 0.0]
     assert not found.codes[-2:].any()
-    plain = SLDA(SLDAConfig()).materialise(statistics).rounded()
+    plain = SLDA(SLDAConfig(calibrated=False)).materialise(statistics).rounded()
     assert torch.allclose(found(values)[:, -2:], plain(values)[:, -2:], rtol=1e-6, atol=1e-6)
 
 
