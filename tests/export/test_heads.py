@@ -71,6 +71,7 @@ def subspace(
         torch.randn(classes, 3, dimension, generator=generator, dtype=torch.float64),
         torch.randn(classes, dimension, generator=generator, dtype=torch.float64),
         9,
+        evidence=float(dimension),
     )
 
 

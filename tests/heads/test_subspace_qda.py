@@ -36,15 +36,14 @@ def learned(config: SubspaceQDAConfig, *data: tuple[torch.Tensor, list[int]]) ->
     return statistics
 
 
-def gaussian(values: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """log N(u; mean, covariance) but for the constant, [N]."""
+def distance(values: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """(u - mean)^T covariance^{-1} (u - mean), [N]."""
     away = values - mean
-    distance = (away * np.linalg.solve(covariance, away.T).T).sum(1)
-    return -(distance + np.linalg.slogdet(covariance)[1]) / 2
+    return (away * np.linalg.solve(covariance, away.T).T).sum(1)
 
 
 def correction(config: SubspaceQDAConfig, values: torch.Tensor, labels: list[int]) -> np.ndarray:
-    """rda_c(u) - slda_c(u) of the samples themselves, by the formula of the docstring and plain NumPy."""
+    """What the subspace adds to the scores of the samples themselves, by the docstring's formula and plain NumPy."""
     u, y = coordinates(values.numpy(), DIMENSION, SHIFTS[16]), np.array(labels)
     classes = range(max(labels) + 1)
     means = np.stack([u[y == label].mean(0) for label in classes])
@@ -54,28 +53,38 @@ def correction(config: SubspaceQDAConfig, values: torch.Tensor, labels: list[int
     added = config.ridge_for_covariance(torch.from_numpy(bare.copy()), freedom, len(u) / len(means))
     pooled = bare + np.diag(np.broadcast_to(np.asarray(added), DIMENSION))
     shown = np.trace(bare @ np.linalg.inv(pooled))
-    prior = max(50.0, config.shrinkage * shown**2 / DIMENSION)
+    factor = np.minimum(1.2 * shown / distance(u, u.mean(0), pooled), 4.0)
     result = np.zeros((len(u), len(means)))
     for label in classes:
         own = away[y == label]
-        rho = prior / (prior + len(own))
+        rho = max(config.shrinkage, 50 / (50 + len(own)))
         covariance = (1 - rho) * own.T @ own / (len(own) - 1) + rho * pooled
-        result[:, label] = gaussian(u, means[label], covariance) - gaussian(u, means[label], pooled)
+        squares = distance(u, means[label], pooled) - distance(u, means[label], covariance)
+        result[:, label] = factor * squares / 2 - np.linalg.slogdet(np.linalg.solve(pooled, covariance))[1] / 2
     return result
 
 
-@pytest.mark.parametrize("shrinkage", [0.0, 7.0])
+@pytest.mark.parametrize("shrinkage", [0.1, 0.87])
 def test_scores_are_the_discriminants_written_out(shrinkage: float) -> None:
     values, labels = samples()
-    config = SubspaceQDAConfig(dimension=DIMENSION, rank=DIMENSION, shrinkage=shrinkage)
+    config = SubspaceQDAConfig(dimension=DIMENSION, rank=DIMENSION, shrinkage=shrinkage, calibrated=False)
     statistics = learned(config)
-    plain = SLDA(SLDAConfig()).materialise(statistics)(values)
+    plain = SLDA(SLDAConfig(calibrated=False)).materialise(statistics)(values)
     found = (SubspaceQDA(config).materialise(statistics)(values) - plain).numpy()
     expected = correction(config, values, labels)
     assert np.abs(expected).max() > 3, "there is something to be right about"
     # Directions have eight bits, which is all that is lost.
     assert np.abs(found - expected).max() < 0.03 * np.abs(expected).max()
     assert (found.argmax(1) == expected.argmax(1)).mean() > 0.97
+
+
+def test_an_image_far_out_says_no_more_about_its_class() -> None:
+    """Ten times as far from the mean, squares are a hundred times larger; what they add is not."""
+    values, labels = samples()
+    config = SubspaceQDAConfig(dimension=DIMENSION, shrinkage=0.3)
+    scores = SubspaceQDA(config).materialise(learned(config, (values // 16, labels)))
+    near, far = scores.correction(values // 16), scores.correction(values // 4)
+    assert float(far.abs().mean()) < 2 * float(near.abs().mean())
 
 
 def test_class_covariances_tell_apart_what_means_cannot() -> None:
@@ -139,7 +148,7 @@ def test_scores_do_not_depend_on_the_batch() -> None:
 
 def test_sums_of_steps_stay_exact_whatever_comes() -> None:
     """Features at the ends of their range: all partial sums are whole numbers that float32 holds."""
-    config = SubspaceQDAConfig(dimension=DIMENSION, shrinkage=0.0)
+    config = SubspaceQDAConfig(dimension=DIMENSION, shrinkage=0.1)
     scores = SubspaceQDA(config).materialise(learned(config))
     assert isinstance(scores, SubspaceScores)
     assert int(scores.codes.to(torch.int64).abs().sum(2).max()) * 511 < 2**24
@@ -173,7 +182,7 @@ def test_a_whitening_that_is_no_triangle_is_refused() -> None:
     ("settings", "message"),
     [
         ({"dimension": 100}, "dimension.*one of 32, 64"),
-        ({"shrinkage": -1.0}, "shrinkage.*zero or a positive"),
+        ({"shrinkage": 0.0}, "shrinkage.*a number from 0.1 to 1"),
         ({"rank": -1}, "rank.*zero or a positive"),
     ],
 )

@@ -31,7 +31,7 @@ from circle.heads.scores import (
 from circle.labels import encode_labels
 from circle.predictor import ImageClassifier, Predictor
 from circle.runtime.probabilities import MARGINS_PER_SQUARE, USUAL_CLASSES, USUAL_MARGIN
-from circle.runtime.subspace import COMPONENT_STEPS, MAX_WHITENED, WHITENED_STEPS, subspace_matrix
+from circle.runtime.subspace import COMPONENT_STEPS, CURVATURE_STEPS, MAX_WHITENED, WHITENED_STEPS, subspace_matrix
 
 Layout = Literal["NHWC", "NCHW"]
 # The files that register the forms of extractors. They are loaded with this one, which every way to ``form_of`` passes,
@@ -208,7 +208,7 @@ def quadratic(graph: Graph, scores: QuadraticScores, features: str) -> str:
 
 
 def subspace(graph: Graph, scores: SubspaceScores, features: str) -> str:
-    """z W^T + b + (k |v|^2 + sum_r y_r^2), in the steps and the order of the model, so that no bit differs."""
+    """z W^T + b and what a subspace adds, in the steps and the order of the model, so that no bit differs."""
     added = correction(graph, scores.correction, features, scores.weight.shape[1])
     return graph.add("Add", linear(graph, LinearScores(scores.weight, scores.bias), features), added)
 
@@ -220,7 +220,7 @@ def packed_subspace(graph: Graph, scores: PackedSubspaceScores, features: str) -
 
 
 def correction(graph: Graph, scores: SubspaceCorrection, features: str, size: int) -> str:
-    """k |v|^2 + sum_r y_r^2, [N, C], of features of this size."""
+    """e / max(|v|^2, e_0) (k |v|^2 + p.v + q + sum_r y_r^2), [N, C], of features of this size."""
     double, dimension = torch.float64, len(scores.whitening)
     matrix = torch.from_numpy(subspace_matrix(size, dimension))
     projected = graph.add("MatMul", features, graph.cast(graph.constant(matrix, "subspace"), "DOUBLE"))
@@ -241,7 +241,15 @@ def correction(graph: Graph, scores: SubspaceCorrection, features: str, size: in
     length = graph.sum(graph.square(steps), [1], keep=True)
     length = graph.add("Div", length, graph.constant(torch.tensor(WHITENED_STEPS**2, dtype=double)))
     curved = graph.add("Mul", length, graph.constant(scores.curvature.to(double), "curvature"))
-    return graph.add("Add", curved, squares)
+    pulled = graph.add("MatMul", steps, graph.cast(graph.constant(scores.pull.T.contiguous(), "pull"), "DOUBLE"))
+    step = graph.constant(torch.tensor(WHITENED_STEPS * CURVATURE_STEPS, dtype=double))
+    pulled = graph.add("Add", graph.add("Div", pulled, step), graph.constant(scores.level.to(double), "level"))
+    bracket = graph.add("Add", graph.add("Add", curved, pulled), squares)
+    evidence, least = (graph.constant(each.to(double)) for each in scores.evidence)
+    factor = graph.add("Div", evidence, graph.add("Max", length, least))
+    finest = graph.constant(torch.tensor(CURVATURE_STEPS, dtype=double))
+    scaled = graph.add("Round", graph.add("Mul", graph.add("Mul", bracket, factor), finest))
+    return graph.add("Div", scaled, finest)
 
 
 SCORE_FORMS: dict[type[Scores], Callable[..., str]] = {

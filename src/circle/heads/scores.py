@@ -28,6 +28,7 @@ MAX_INT8_CODE = 127
 MAX_CODE_SUM = 2**15  # of the codes of a direction: times 511 steps of a coordinate it stays below 2^24
 WEIGHT_BITS, BIAS_BITS = 24, 24  # of the largest weight of a class and of its bias, and a sign
 FEATURE_BITS, EXACT_BITS = 15, 53  # of a feature, and a sign; of a sum in float64
+MAX_FACTOR = 4.0  # by which the correction of a subspace grows where an image is like all classes at once
 FINER_BIAS = 4  # bits that a bias may go below the unit of the weights
 
 Weights = Literal["float32", "float16", "int8"]  # how a compressed model keeps the weights of a linear head
@@ -198,11 +199,20 @@ class QuadraticScores(Scores):
 
 @dataclass(frozen=True, eq=False)
 class SubspaceCorrection:
-    """What a subspace adds to linear scores: k_c |v|^2 + sum_r y_cr^2, with the symbols of :class:`SubspaceScores`."""
+    """What a subspace adds to linear scores, with the symbols of :class:`SubspaceScores`:
+
+        e / max(|v|^2, e_0) (k_c |v|^2 + p_c.v + q_c + sum_r y_cr^2)
+
+    The bracket is a sum of whole numbers. One division and one product follow, and the result is rounded to steps of
+    2^-20 before it is added to anything.
+    """
 
     whitening: Tensor
     origin: Tensor
     curvature: Tensor
+    pull: Tensor
+    level: Tensor
+    evidence: Tensor
     codes: Tensor
     units: Tensor
     offsets: Tensor
@@ -214,54 +224,67 @@ class SubspaceCorrection:
         return self.codes.to(torch.float32).flatten(0, 1).T.contiguous()
 
     @cached_property
-    def _wide(self) -> Tensor:
-        """The whitening in float64, transposed."""
-        return self.whitening.to(torch.float64).T.contiguous()
+    def _wide(self) -> tuple[Tensor, Tensor]:
+        """The whitening and the pull in float64, transposed."""
+        return self.whitening.to(torch.float64).T.contiguous(), self.pull.to(torch.float64).T.contiguous()
 
     def __call__(self, features: Tensor) -> Tensor:
         """Features [B, D] -> float64 [B, C]."""
         features = features.to(self.codes.device)
+        whitening, pull = self._wide
         with machine.full_precision():
-            values = subspace_coordinates(features, len(self.whitening), self.shift)
-            steps = torch.addmm(-self.origin.to(torch.float64), values.to(torch.float64), self._wide)
+            values = subspace_coordinates(features, len(whitening), self.shift)
+            steps = torch.addmm(-self.origin.to(torch.float64), values.to(torch.float64), whitening)
             steps = steps.round_().clamp_(-MAX_WHITENED, MAX_WHITENED)
             sums = (steps.to(torch.float32) @ self._stacked).view(len(steps), *self.units.shape)
         components = (sums * self.units).round_().sub_(self.offsets)
         squares = components.to(torch.float64).square_().sum(2) / COMPONENT_STEPS**2
         length = steps.square().sum(1, keepdim=True) / WHITENED_STEPS**2
-        return length * self.curvature.to(torch.float64) + squares
+        pulled = (steps @ pull) / (WHITENED_STEPS * CURVATURE_STEPS)
+        bracket = length * self.curvature.to(torch.float64) + (pulled + self.level) + squares
+        evidence, least = self.evidence.to(torch.float64)
+        factor = evidence / length.clamp_min(least)
+        return (bracket * factor).mul_(CURVATURE_STEPS).round_().div_(CURVATURE_STEPS)
+
+
+#: What scores of a subspace hold besides linear scores and the whitening.
+CORRECTION = ("origin", "curvature", "pull", "level", "evidence", "codes", "units", "offsets", "shift")
 
 
 @dataclass(frozen=True, eq=False)
 class SubspaceScores(Scores):
     """Linear scores of all features and quadratic ones of few coordinates u = round(P z / 2^s):
 
-        score_c = z.w_c + b_c + k_c |v|^2 + sum_r y_cr^2        v = A u - o        y_cr = g_cr.v - h_cr
+        score_c = z.w_c + b_c + e / max(|v|^2, e_0) (k_c |v|^2 + p_c.v + q_c + sum_r y_cr^2)
 
-    All of it is sums of whole numbers: v has steps of 2^-5 and ten bits, y steps of 2^-8, k of 2^-20. So the bracket is
-    exact, and joining it to the exact linear score is a single rounding: scores are the same to the bit in every
-    library and on every machine.
+        v = A u - o        y_cr = g_cr.v - h_cr
+
+    All of it is sums of whole numbers: v has steps of 2^-5 and ten bits, y steps of 2^-8, k and p of 2^-20; what is
+    added to the exact linear score was rounded to steps of 2^-20, so that joining the two is a single rounding. Scores
+    are therefore the same to the bit in every library and on every machine.
 
     Examples
     --------
     >>> scores = SubspaceScores.of(
     ...     weight=torch.zeros(1, 3), bias=torch.zeros(1), whitening=torch.eye(3) / 100, origin=torch.zeros(3),
     ...     curvature=torch.tensor([-0.5]), directions=torch.zeros(1, 2, 3), means=torch.zeros(1, 3), shift=1,
+    ...     evidence=3.0,
     ... )
     >>> scores(torch.tensor([[3, 4, 5]], dtype=torch.int8)).shape
     torch.Size([1, 1])
     """
 
     kind: ClassVar[str] = "subspace"
-    names: ClassVar[tuple[str, ...]] = (
-        "weight", "bias", "whitening", "origin", "curvature", "codes", "units", "offsets", "shift",
-    )  # fmt: skip
+    names: ClassVar[tuple[str, ...]] = ("weight", "bias", "whitening", *CORRECTION)
 
     weight: Tensor  # [C, D]
     bias: Tensor  # [C]
     whitening: Tensor  # A, [d, d], in steps of v
     origin: Tensor  # o, [d], in steps of v
     curvature: Tensor  # k, [C]
+    pull: Tensor  # p, int32 [C, d], in steps of 2^-20
+    level: Tensor  # q, float64 [C]
+    evidence: Tensor  # e and e_0, float64 [2]
     codes: Tensor  # g, int8 [C, R, d]
     units: Tensor  # [C, R], powers of two: what a step of v times a code of one is in steps of y
     offsets: Tensor  # h, [C, R], in steps of y
@@ -278,22 +301,34 @@ class SubspaceScores(Scores):
         directions: Tensor,
         means: Tensor,
         shift: int,
+        evidence: float,
+        temperature: float = 1.0,
     ) -> SubspaceScores:
-        """From A [d, d], o [d], k [C], directions g [C, R, d] and means v_c [C, d] in whitened coordinates."""
+        """From w, b, A, o and, in whitened coordinates, k [C], g [C, R, d] and the means v_c [C, d] of the classes:
+
+            k_c |v - v_c|^2 + sum_r (g_cr.(v - v_c))^2        p_c = -2 k_c v_c        q_c = k_c |v_c|^2
+
+        is multiplied by ``evidence`` / |v|^2, but by at most :data:`MAX_FACTOR`, and divided by ``temperature``.
+        """
         linear = LinearScores(weight, bias).rounded()
-        steps = LinearScores(whitening * WHITENED_STEPS, origin * WHITENED_STEPS).rounded()
+        steps = whole_rows(whitening * WHITENED_STEPS, WEIGHT_BITS)
         # As many bits as fit: codes below 2^7, and sums of codes times coordinates below 2^24.
         largest = torch.maximum(directions.abs().amax(2) / MAX_INT8_CODE, directions.abs().sum(2) / MAX_CODE_SUM)
         exponents = torch.frexp(largest).exponent
         unit = torch.ldexp(torch.ones_like(largest), exponents)
         codes = (directions / unit[:, :, None]).round_()
         centres = (directions * means[:, None]).sum(2)
+        curvature = (curvature * CURVATURE_STEPS).round_() / CURVATURE_STEPS
+        bounds = torch.tensor([evidence / temperature, max(evidence / MAX_FACTOR, 1.0 / WHITENED_STEPS)])
         return cls(
             linear.weight,
             linear.bias,
-            steps.weight,
-            steps.bias,
-            (curvature * CURVATURE_STEPS).round_() / CURVATURE_STEPS,
+            steps,
+            (origin * WHITENED_STEPS).round_().to(torch.float32),
+            curvature.to(torch.float32),
+            (-2.0 * curvature[:, None] * means * CURVATURE_STEPS).round_().to(torch.int32),
+            (curvature * means.square().sum(1) * CURVATURE_STEPS).round_() / CURVATURE_STEPS,
+            bounds.to(weight.device, torch.float32).to(torch.float64),
             codes.to(torch.int8),
             (unit * (COMPONENT_STEPS / WHITENED_STEPS)).to(torch.float32),
             (centres * COMPONENT_STEPS).round_().to(torch.float32),
@@ -308,9 +343,7 @@ class SubspaceScores(Scores):
     @cached_property
     def correction(self) -> SubspaceCorrection:
         """What is added to the linear scores."""
-        return SubspaceCorrection(
-            self.whitening, self.origin, self.curvature, self.codes, self.units, self.offsets, int(self.shift)
-        )
+        return correction_of(self, self.whitening)
 
     @cached_property
     def _linear(self) -> LinearScores:
@@ -321,6 +354,23 @@ class SubspaceScores(Scores):
 
     def rounded(self) -> SubspaceScores:
         return self
+
+
+def correction_of(scores: SubspaceScores | PackedSubspaceScores, whitening: Tensor) -> SubspaceCorrection:
+    """The correction with the tensors of these scores, and a whitening [d, d]."""
+    kept = {name: getattr(scores, name) for name in CORRECTION}
+    return SubspaceCorrection(whitening, **{**kept, "shift": int(scores.shift)})
+
+
+def whole_rows(matrix: Tensor, bits: int) -> Tensor:
+    """Each row of a matrix as whole numbers of ``bits`` bits and a sign times a power of two, float32.
+
+    >>> whole_rows(torch.tensor([[1.0, 0.3]], dtype=torch.float64), 2)
+    tensor([[1.0000, 0.5000]])
+    """
+    exponents = torch.frexp(matrix.abs().amax(1, keepdim=True)).exponent - bits
+    unit = torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents)
+    return (matrix / unit).round_().mul_(unit).to(torch.float32)
 
 
 # -- fewer bits and lower rank -----------------------------------------------------------------------------------
@@ -434,9 +484,7 @@ class PackedSubspaceScores(Scores):
     """
 
     kind: ClassVar[str] = "packed_subspace"
-    names: ClassVar[tuple[str, ...]] = (
-        "weight", "rows", "bias", "triangle", "origin", "curvature", "codes", "units", "offsets", "shift",
-    )  # fmt: skip
+    names: ClassVar[tuple[str, ...]] = ("weight", "rows", "bias", "triangle", *CORRECTION)
 
     weight: Tensor  # a, int8, float16 or float32 [C, D]
     rows: Tensor  # r, float32 [C]
@@ -444,6 +492,9 @@ class PackedSubspaceScores(Scores):
     triangle: Tensor  # of the whitening, row by row, float32 [d (d + 1) / 2]
     origin: Tensor  # the others as SubspaceScores has them
     curvature: Tensor
+    pull: Tensor
+    level: Tensor
+    evidence: Tensor
     codes: Tensor
     units: Tensor
     offsets: Tensor
@@ -456,7 +507,7 @@ class PackedSubspaceScores(Scores):
         if bool(whitening.triu(1).any()):
             raise CircleError("the whitening of a subspace: numbers above its diagonal; expected a lower triangle")
         rows, columns = torch.tril_indices(*whitening.shape, device=whitening.device)
-        kept = {name: getattr(scores, name) for name in ("origin", "curvature", "codes", "units", "offsets", "shift")}
+        kept = {name: getattr(scores, name) for name in CORRECTION}
         return cls(matrix.codes, matrix.rows, bias, whitening[rows, columns], **kept)
 
     @property
@@ -480,9 +531,7 @@ class PackedSubspaceScores(Scores):
         whitening = self.triangle.new_zeros(size, size)
         rows, columns = torch.tril_indices(size, size, device=whitening.device)
         whitening[rows, columns] = self.triangle
-        return SubspaceCorrection(
-            whitening, self.origin, self.curvature, self.codes, self.units, self.offsets, int(self.shift)
-        )
+        return correction_of(self, whitening)
 
     def __call__(self, features: Tensor) -> Tensor:
         return self.linear(features) + self.correction(features)

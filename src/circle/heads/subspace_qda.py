@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -17,12 +16,12 @@ from circle.heads.scores import SubspaceScores
 from circle.heads.slda import SLDA, SLDAConfig
 from circle.machine import require_memory
 from circle.registry import register
-from circle.runtime.subspace import subspace_matrix
 from circle.statistics import Statistics
 from circle.statistics.parts import SUBSPACE_DIMENSIONS, upper_triangle
 
-MIN_PRIOR_SAMPLES = 50.0  # as many samples of a class as its covariance is worth, at least, before any was seen
-HALF_OVERCONFIDENT = 450.0  # shown coordinates with which brackets make scores 1.5 times too certain; 2 is the most
+PRIOR_SAMPLES = 50.0  # as many samples of a class as its covariance is worth before any was seen
+EVIDENCE = 1.2  # of an image at its usual distance from the mean, relative to what Gaussian classes would say
+COORDINATES_PER_TEMPERATURE = 575.0  # shown, that make scores twice as certain as they should be
 CLASSES_AT_ONCE = 32  # whose eigenvalues are computed together
 
 
@@ -30,14 +29,12 @@ CLASSES_AT_ONCE = 32  # whose eigenvalues are computed together
 class SubspaceQDAConfig(SLDAConfig):
     """Settings of the head; the ridge goes to the pooled covariances, of all features and of the subspace.
 
-    How far a class's covariance is drawn towards the common one follows from the statistics:
+    The covariance of a class is drawn towards the common one by
 
-        rho_c = nu / (nu + n_c)        nu = max(50, k a^2 / d)        a = tr(S Sigma^{-1})
+        rho_c = max(shrinkage, 50 / (50 + n_c))
 
-    S is the pooled covariance of the subspace and Sigma the same with its ridge, so that a, at most d, says how many of
-    the d directions the samples show. The noise of a covariance of n samples has the squared norm tr(S)^2 / n, which is
-    a^2 / n in whitened coordinates; relative to a deviation of classes that grows as d this gives a^2 / d. k and the
-    least value of nu were found on images held back (docs/accuracy.md).
+    The constant, not the number of samples, decides from some nine samples a class on: with 10 to 2,000 images of a
+    class 0.8 to 0.9 was best, found on images held back (docs/accuracy.md).
 
     Parameters
     ----------
@@ -46,7 +43,7 @@ class SubspaceQDAConfig(SLDAConfig):
     dimension : int
         d, coordinates of the subspace; every class keeps d (d + 1) / 2 numbers for them.
     shrinkage : float
-        k below: how strongly the covariance of a class is drawn towards that of all classes.
+        The least share of the common covariance in that of a class, 0.1 to 1.
     rank : int
         Directions of each class that a prediction looks at; the others share their mean variance. 0: half of d.
     """
@@ -54,7 +51,7 @@ class SubspaceQDAConfig(SLDAConfig):
     name: ClassVar[str] = "subspace_qda"
 
     dimension: int = option(448, f"coordinates of the subspace, one of {', '.join(map(str, SUBSPACE_DIMENSIONS))}")
-    shrinkage: float = option(7.0, "how strongly covariances of classes are drawn towards the common one")
+    shrinkage: float = option(0.87, "least share of the common covariance in that of a class, 0.1 to 1")
     rank: int = option(96, "directions of each class that predictions look at; 0 for half of the dimension")
 
     def check(self) -> None:
@@ -62,7 +59,7 @@ class SubspaceQDAConfig(SLDAConfig):
         self.require(
             self.dimension in SUBSPACE_DIMENSIONS, "dimension", f"one of {', '.join(map(str, SUBSPACE_DIMENSIONS))}"
         )
-        self.require(self.shrinkage >= 0, "shrinkage", "zero or a positive number")
+        self.require(0.1 <= self.shrinkage <= 1.0, "shrinkage", "a number from 0.1 to 1")
         self.require(self.rank >= 0, "rank", "zero or a positive number")
 
     @property
@@ -79,29 +76,34 @@ class SubspaceQDAConfig(SLDAConfig):
 
     def numbers(self, classes: int, size: int) -> int:
         coordinates = min(self.dimension, size)
-        return classes * (size + self.rank_of(coordinates) * (coordinates + 2)) + coordinates**2
+        return classes * (size + coordinates + self.rank_of(coordinates) * (coordinates + 2)) + coordinates**2
 
     def candidates(self) -> dict[str, tuple[float, ...]]:
-        return {**super().candidates(), "shrinkage": (1.0, 3.0, 7.0, 15.0, 30.0)}
+        return {**super().candidates(), "shrinkage": (0.7, 0.8, 0.85, 0.9, 0.95)}
 
 
 @register("head", SubspaceQDAConfig)
 class SubspaceQDA(Head):
     """Gaussian classes with a common covariance, corrected by what a subspace shows of each class's own:
 
-        score_c(z) = slda_c(z) + [ rda_c(u) - slda_c(u) ]        u = round(P z / 2^s), d whole numbers
+        score_c(z) = slda_c(z) + 1.2 a / |v|^2 [ (v - v_c)^T (I - Sigma_c^{-1}) (v - v_c) / 2 ] - log |Sigma_c| / 2
 
-    where rda is the quadratic discriminant with Sigma_c = (1 - rho_c) S_c + rho_c S (Friedman's regularised
-    discriminant analysis). In coordinates v = L^{-1} (u - mean) that make S the identity, and with the eigenvalues
-    l_r and eigenvectors q_r of S_c there, a_r = (1 - rho_c) l_r + rho_c, the bracket is
+    where u = round(P z / 2^s) are d whole numbers, v = L^{-1} (u - mean) the coordinates that make the pooled
+    covariance S of u, with its ridge, the identity, and Sigma_c = (1 - rho_c) S_c + rho_c I that of the class there
+    (Friedman's regularised discriminant analysis). With the eigenvalues l_r and eigenvectors q_r of S_c and
+    a_r = (1 - rho_c) l_r + rho_c the bracket is
 
-        (1 - 1/a) |v - v_c|^2 / 2 + sum_r (1/a - 1/a_r) (q_r.(v - v_c))^2 / 2 - sum_r log(a_r) / 2 - (d - R) log(a) / 2
+        (1 - 1/m) |v - v_c|^2 / 2 + sum_r (1/m - 1/a_r) (q_r.(v - v_c))^2 / 2
 
-    over the R directions of largest variance; a is the mean a_r of the others. A class of a single sample has
+    over the R directions of largest variance; m is the mean a_r of the others. A class of a single sample has
     rho_c = 1, and no bracket.
 
-    The bracket takes each of the a shown coordinates as new evidence, but where an image lies far out, it does so in
-    all of them at once. Where the head is calibrated, scores are divided by T (1 + a / (a + 450)), T that of
+    The factor before it: images have heavier tails than Gaussians. One that lies far out does so in all directions at
+    once, and its squares say no more about its class than those of another. So they are measured by its own |v|^2,
+    relative to a = tr(L^{-1} S L^{-T}) with S without its ridge, which is what |v|^2 is on average; a multivariate t
+    distribution has the same factor in its gradient. It is at most 4.
+
+    Where the head is calibrated, scores are divided by T (1 + a / 575), T that of
     :func:`circle.heads.slda.temperature_of`.
 
     Parameters
@@ -147,7 +149,6 @@ class SubspaceQDA(Head):
         whitened = factor.whiten((means - middle).T).T.contiguous()  # v_c, [C, d]
 
         shown = float((whitening @ unridged).mul_(whitening).sum())  # a = tr(L^{-1} S L^{-T})
-        prior = max(MIN_PRIOR_SAMPLES, config.shrinkage * shown**2 / size)
         curvature, bias = sums.new_zeros(classes), biases.to(torch.float64).clone()
         directions = sums.new_zeros(classes, rank, size)
         for start in range(0, classes, CLASSES_AT_ONCE):
@@ -158,23 +159,28 @@ class SubspaceQDA(Head):
             own = (whitening @ scatter @ whitening.T) / (n - 1).clamp_min(1.0)[:, None, None]
             eigenvalues, vectors = linalg.eigenvectors(own)
             # A single sample has no covariance of its own.
-            rho = torch.where(n > 1.0, prior / (prior + n), torch.ones_like(n))[:, None]
+            rho = (PRIOR_SAMPLES / (PRIOR_SAMPLES + n)).clamp_min(config.shrinkage)
+            rho = torch.where(n > 1.0, rho, torch.ones_like(n))[:, None]
             variances = (1.0 - rho) * eigenvalues.clamp_min(0.0) + rho
             rest = variances[:, rank:].mean(1) if rank < size else variances[:, -1]
             weights = (0.5 * (1.0 / rest[:, None] - 1.0 / variances[:, :rank])).clamp_min(0.0).sqrt()
             directions[part] = vectors[:, :, :rank].mT * weights[:, :, None]
             curvature[part] = 0.5 * (1.0 - 1.0 / rest)
             bias[part] -= 0.5 * (variances[:, :rank].log().sum(1) + (size - rank) * rest.log())
-        # |v - v_c|^2 = |v|^2 - 2 v.v_c + |v_c|^2: what is linear in v joins the linear scores of all features.
-        pull = -2.0 * curvature[:, None] * (whitened @ whitening)  # per unit of u, [C, d]
-        bias += curvature * whitened.square().sum(1) - pull @ middle
-        matrix = torch.from_numpy(subspace_matrix(statistics.size, size)).to(sums)
-        weight = weight + (pull @ matrix.T) * math.ldexp(1.0, -shift)
         if config.calibrated:
-            temperature *= 1.0 + shown / (shown + HALF_OVERCONFIDENT)
-            weight, bias, curvature = weight / temperature, bias / temperature, curvature / temperature
-            directions /= math.sqrt(temperature)
-        return SubspaceScores.of(weight, bias, whitening, whitening @ middle, curvature, directions, whitened, shift)
+            temperature *= 1.0 + shown / COORDINATES_PER_TEMPERATURE
+        return SubspaceScores.of(
+            weight / temperature,
+            bias / temperature,
+            whitening,
+            whitening @ middle,
+            curvature,
+            directions,
+            whitened,
+            shift,
+            evidence=EVIDENCE * shown,
+            temperature=temperature,
+        )
 
 
 def _symmetric(triangle: Tensor, size: int) -> Tensor:

@@ -16,7 +16,7 @@ from circle.labels import decode_labels, label_array
 from circle.runtime import birc2d, container, local_contrast
 from circle.runtime.arithmetic import Settings, on_grid, whole_vector
 from circle.runtime.probabilities import softmax
-from circle.runtime.subspace import COMPONENT_STEPS, MAX_WHITENED, WHITENED_STEPS, coordinates
+from circle.runtime.subspace import COMPONENT_STEPS, CURVATURE_STEPS, MAX_WHITENED, WHITENED_STEPS, coordinates
 from circle.runtime.weights import FEATURE_VERSION
 
 VECTORS = {"local_contrast": local_contrast.vector, "birc2d": birc2d.vector}
@@ -180,7 +180,7 @@ def low_rank(
 
 
 def subspace(values: np.ndarray, weight: np.ndarray, bias: np.ndarray, **arrays: np.ndarray) -> np.ndarray:
-    """z W^T + b + k |v|^2 + sum_r y_r^2, sums of whole numbers; ``circle.heads.scores.SubspaceScores`` says more."""
+    """z W^T + b and what a subspace adds; ``circle.heads.scores.SubspaceScores`` says more."""
     return linear(values, weight, bias) + correction(values, **arrays)
 
 
@@ -204,22 +204,28 @@ def correction(
     whitening: np.ndarray,
     origin: np.ndarray,
     curvature: np.ndarray,
+    pull: np.ndarray,
+    level: np.ndarray,
+    evidence: np.ndarray,
     codes: np.ndarray,
     units: np.ndarray,
     offsets: np.ndarray,
     shift: np.ndarray,
 ) -> np.ndarray:
-    """k |v|^2 + sum_r y_r^2, [N, C]."""
+    """e / max(|v|^2, e_0) (k |v|^2 + p.v + q + sum_r y_r^2) in steps of 2^-20, [N, C]."""
     steps = coordinates(values, len(whitening), int(shift[0])) @ whitening.astype(np.float64).T - origin
     steps = np.clip(np.rint(steps), -MAX_WHITENED, MAX_WHITENED)
     sums = steps.astype(np.float32) @ codes.reshape(-1, codes.shape[2]).astype(np.float32).T
     components = np.rint(sums.reshape(len(values), *units.shape) * units) - offsets
     squares = np.square(components.astype(np.float64)).sum(2) / COMPONENT_STEPS**2
     length = np.square(steps).sum(1, keepdims=True) / WHITENED_STEPS**2
-    return length * curvature + squares
+    pulled = (steps @ pull.astype(np.float64).T) / (WHITENED_STEPS * CURVATURE_STEPS)
+    bracket = length * curvature + (pulled + level) + squares
+    factor = evidence[0] / np.maximum(length, evidence[1])
+    return np.rint(bracket * factor * CURVATURE_STEPS) / CURVATURE_STEPS
 
 
-CORRECTION = ("origin", "curvature", "codes", "units", "offsets", "shift")
+CORRECTION = ("origin", "curvature", "pull", "level", "evidence", "codes", "units", "offsets", "shift")
 
 #: By the kind that a file names: the function and the arrays that it takes.
 SCORES: dict[str, SimpleNamespace] = {

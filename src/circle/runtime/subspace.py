@@ -13,7 +13,8 @@ SHIFTS = {8: 1, 16: 9}  # bits that coordinates of features of 8 and 16 bits are
 
 #: Whitened coordinates are kept in steps of 2^-5 of a deviation, and cut off at sixteen deviations.
 WHITENED_STEPS, MAX_WHITENED = 32.0, 511.0
-#: Components along the directions of a class are kept in steps of 2^-8, the common curvature in steps of 2^-20.
+#: Components along the directions of a class are kept in steps of 2^-8, curvature, pull and what corrects a score
+#: in steps of 2^-20.
 COMPONENT_STEPS, CURVATURE_STEPS = 256.0, 2.0**20
 
 
