@@ -81,9 +81,10 @@ def _head(header: dict[str, Any], tensors: Tensors, group: str, classes: int) ->
     if head["name"] == "subspace_qda":
         coordinates = min(head["dimension"], size)
         directions = classes * min(head["rank"] or head["dimension"] // 2, coordinates)
-        floats, biases = classes * size + coordinates**2, 2 * classes + coordinates
-        numbers = floats + directions * (coordinates + 2)
-        return numbers, 4 * floats + directions * (coordinates + 8) + 8 * biases + 4
+        matrices = classes * (size + coordinates) + coordinates**2  # weights, pull, whitening
+        by_class = 8 + 4 + 8  # bias, curvature, level
+        size_in_file = 4 * matrices + directions * (coordinates + 8) + by_class * classes + 4 * coordinates + 20
+        return matrices + directions * (coordinates + 2), size_in_file
     triangle = size * (size + 1) // 2 if f"{group}.class_triangles" in tensors.shapes else 0
     numbers = classes * (size + triangle)
     return numbers, 4 * numbers + 8 * classes
