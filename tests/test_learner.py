@@ -169,7 +169,7 @@ def test_another_head_on_the_same_statistics(tiny: Any, stream: Stream) -> None:
     model.partial_fit(images[60:], labels[60:])
     reference = tiny(head=NCMConfig()).fit(images, labels)
     assert np.array_equal(view.predict_proba(images), reference.predict_proba(images))
-    assert model.head == "slda"
+    assert model.head == "subspace_qda"
     with pytest.raises(NotFittedError):
         tiny().with_head("ncm")
 
@@ -221,7 +221,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_parameters_are_counted_as_in_the_paper(tiny: Any, stream: Stream) -> None:
-    model = tiny().fit(*stream)
+    model = tiny(head="slda").fit(*stream)
     member = model.groups_[0].members[0]
     count = model.parameter_count()
     assert count.learnable == 2 * 2 * member.size * 4
@@ -361,7 +361,7 @@ def test_a_copy_does_not_teach_the_original(tiny: Any, stream: Stream, duplicate
     other.set_params(head__ridge=0.5)
     assert same(model, before)
     assert np.array_equal(model.predict_proba(images), expected)
-    assert (len(model.ledger_), model.metadata_, model.head) == (1, {"note": "mine"}, "slda")
+    assert (len(model.ledger_), model.metadata_, model.head) == (1, {"note": "mine"}, "subspace_qda")
     model.fit(images[:2], labels[:2])
     assert other.samples_ > 60 - (labels[:60] == 1).sum()
 

@@ -18,7 +18,7 @@ Stream = tuple[np.ndarray, np.ndarray]
 
 def test_a_predicting_model_is_small_and_says_the_same(tiny: Any, stream: Stream, tmp_path: Path) -> None:
     images, labels = stream
-    model = tiny().fit(images, labels)
+    model = tiny(head="slda").fit(images, labels)
     model.save(tmp_path / "learning")
     model.save(tmp_path / "predicting", for_prediction=True)
     small = circle.load(tmp_path / "predicting")

@@ -81,7 +81,10 @@ def test_one_pass_serves_all_splits(stream: Stream, tmp_path: Path) -> None:
     assert len(finals) == 1, "the end does not depend on the way"
     assert len(together.record("6").accuracy_after_task) == 6
     assert together.record("6").final_accuracy > 0.5
-    assert together.info["parameters"]["learnable"] == 2 * circle_method(stream).classifier.groups_[0].size * 6
+    classifier = circle_method(stream).classifier
+    assert together.info["parameters"]["learnable"] == 2 * classifier.head_config().numbers(
+        6, classifier.groups_[0].size
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)

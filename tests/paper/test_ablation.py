@@ -69,7 +69,7 @@ def test_extractors_have_one_size_and_birc2d_is_there_in_both_forms() -> None:
     for variant in study.variants:
         config = variant.extractor.to_dict()
         assert (config["projection"], config["projection_size"]) == ("relu", 16)
-        assert (variant.groups, variant.members, variant.head) == (2, 4, SLDAConfig())
+        assert (variant.groups, variant.members, variant.head) == (2, 4, BASE.head_config())
     by_key = {variant.key: variant for variant in study.variants}
     assert by_key["birc2d"].extractor == TINY.replace(projection="relu", projection_size=16)
     assert by_key["birc2d"].label == "BiRC2D (small)"

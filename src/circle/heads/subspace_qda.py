@@ -115,11 +115,11 @@ class SubspaceQDA(Head):
     --------
     >>> config = SubspaceQDAConfig(dimension=32)
     >>> statistics = Statistics(2, parts=config.parts)
-    >>> values = torch.tensor([[-1, 1], [1, -1], [-60, -70], [50, 70]] * 20, dtype=torch.int8)  # the same mean
-    >>> statistics.update(values, ["near", "near", "far", "far"] * 20)
+    >>> values = torch.tensor([[-50, -48], [60, 62], [-50, 48], [60, -62]] * 20, dtype=torch.int8)  # about one mean
+    >>> statistics.update(values, ["together", "together", "opposed", "opposed"] * 20)
     >>> scores = SubspaceQDA(config).materialise(statistics)
-    >>> [statistics.classes[best] for best in scores(torch.tensor([[2, 1], [55, 65]], dtype=torch.int8)).argmax(1)]
-    ['near', 'far']
+    >>> [statistics.classes[best] for best in scores(torch.tensor([[40, 30], [40, -30]], dtype=torch.int8)).argmax(1)]
+    ['together', 'opposed']
     """
 
     config: SubspaceQDAConfig

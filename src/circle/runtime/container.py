@@ -191,7 +191,7 @@ def _check_frame(path: Path) -> None:
                     (item["data_offsets"][1] for key, item in entries.items() if key != "__metadata__"),
                     default=0,
                 )
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise CircleError(f"{path}: not a CIRCLE model (unreadable header)") from error
     except FileNotFoundError as error:
         raise CircleError(f"{path}: no such model file") from error
