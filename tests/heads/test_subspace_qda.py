@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from circle.errors import CircleError
-from circle.extractors.integers import multiplies_bytes
 from circle.heads import SLDA, SLDAConfig, SubspaceQDA, SubspaceQDAConfig
-from circle.heads.scores import FEW_IMAGES, PackedSubspaceScores, SubspaceScores, pack
+from circle.heads.scores import PackedSubspaceScores, SubspaceScores, pack
 from circle.runtime.predictor import SCORES
 from circle.runtime.subspace import SHIFTS, coordinates, subspace_matrix
 from circle.statistics import Statistics
@@ -145,19 +144,6 @@ def test_scores_do_not_depend_on_the_batch() -> None:
     scores = SubspaceQDA(config).materialise(learned(config))
     whole = scores(values)
     assert torch.equal(whole, torch.cat([scores(values[start : start + 7]) for start in range(0, len(values), 7)]))
-
-
-def test_bytes_and_floats_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SubspaceQDAConfig(dimension=DIMENSION, shrinkage=0.1)
-    scores = SubspaceQDA(config).materialise(learned(config))
-    values = torch.cat([samples(4)[0], torch.full((1, SIZE), 32767, dtype=torch.int16), -samples(2)[0]])
-    assert len(values) <= FEW_IMAGES
-    found = {}
-    for fast in (multiplies_bytes(), False):
-        monkeypatch.setattr("circle.heads.scores.multiplies_bytes", lambda fast=fast: fast)
-        found[fast] = scores(values)
-    assert all(torch.equal(each, found[False]) for each in found.values())
-    assert torch.equal(found[False], scores(values.repeat(3, 1))[: len(values)]), "and as part of a larger batch"
 
 
 def test_sums_of_steps_stay_exact_whatever_comes() -> None:

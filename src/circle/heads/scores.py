@@ -20,11 +20,9 @@ from torch import Tensor
 
 from circle import machine
 from circle.errors import CircleError
-from circle.extractors.integers import multiplies_bytes
 from circle.runtime.subspace import COMPONENT_STEPS, CURVATURE_STEPS, MAX_WHITENED, WHITENED_STEPS
 from circle.statistics.parts import subspace_coordinates, unit_vectors
 
-FEW_IMAGES = 8  # that are scored with codes as bytes
 CLASSES_PER_JOB = 8  # that a core scores in one go
 MAX_INT8_CODE = 127
 MAX_CODE_SUM = 2**15  # of the codes of a direction: times 511 steps of a coordinate it stays below 2^24
@@ -230,24 +228,6 @@ class SubspaceCorrection:
         """The whitening and the pull in float64, transposed."""
         return self.whitening.to(torch.float64).T.contiguous(), self.pull.to(torch.float64).T.contiguous()
 
-    @cached_property
-    def _bytes(self) -> Tensor:
-        """The codes as one matrix, int8 [d, C R]."""
-        return self.codes.flatten(0, 1).T.contiguous()
-
-    def _sums(self, steps: Tensor) -> Tensor:
-        """Steps [B, d] times codes, float32 [B, C R]: whole numbers below 2^24, either way.
-
-        For few images the time goes into reading the codes, which as bytes are a quarter as long. Steps have ten bits:
-        v = 8 h + l with h and l of eight.
-        """
-        if len(steps) > FEW_IMAGES or self.codes.device.type != "cpu" or not multiplies_bytes():
-            return steps.to(torch.float32) @ self._stacked
-        high = (steps / 8.0).floor_()
-        rows = torch.cat([high, steps - 8.0 * high]).to(torch.int8)
-        high_sums, low_sums = torch._int_mm(rows, self._bytes).split(len(steps))
-        return (high_sums * 8 + low_sums).to(torch.float32)
-
     def __call__(self, features: Tensor) -> Tensor:
         """Features [B, D] -> float64 [B, C]."""
         features = features.to(self.codes.device)
@@ -256,8 +236,8 @@ class SubspaceCorrection:
             values = subspace_coordinates(features, len(whitening), self.shift)
             steps = torch.addmm(-self.origin.to(torch.float64), values.to(torch.float64), whitening)
             steps = steps.round_().clamp_(-MAX_WHITENED, MAX_WHITENED)
-            sums = self._sums(steps)
-        components = (sums.view(len(steps), *self.units.shape) * self.units).round_().sub_(self.offsets)
+            sums = (steps.to(torch.float32) @ self._stacked).view(len(steps), *self.units.shape)
+        components = (sums * self.units).round_().sub_(self.offsets)
         squares = components.to(torch.float64).square_().sum(2) / COMPONENT_STEPS**2
         length = steps.square().sum(1, keepdim=True) / WHITENED_STEPS**2
         pulled = (steps @ pull) / (WHITENED_STEPS * CURVATURE_STEPS)
