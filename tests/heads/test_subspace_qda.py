@@ -57,7 +57,7 @@ def correction(config: SubspaceQDAConfig, values: torch.Tensor, labels: list[int
     result = np.zeros((len(u), len(means)))
     for label in classes:
         own = away[y == label]
-        rho = max(config.shrinkage, 50 / (50 + len(own)))
+        rho = max(config.shrinkage, 200 / (200 + len(own)))
         covariance = (1 - rho) * own.T @ own / (len(own) - 1) + rho * pooled
         squares = distance(u, means[label], pooled) - distance(u, means[label], covariance)
         result[:, label] = factor * squares / 2 - np.linalg.slogdet(np.linalg.solve(pooled, covariance))[1] / 2

@@ -19,7 +19,7 @@ from circle.registry import register
 from circle.statistics import Statistics
 from circle.statistics.parts import SUBSPACE_DIMENSIONS, upper_triangle
 
-PRIOR_SAMPLES = 50.0  # as many samples of a class as its covariance is worth before any was seen
+PRIOR_SAMPLES = 200.0  # as many samples of a class as its covariance is worth before any was seen
 EVIDENCE = 1.2  # of an image at its usual distance from the mean, relative to what Gaussian classes would say
 COORDINATES_PER_TEMPERATURE = 575.0  # shown, that make scores twice as certain as they should be
 CLASSES_AT_ONCE = 32  # whose eigenvalues are computed together
@@ -31,9 +31,9 @@ class SubspaceQDAConfig(SLDAConfig):
 
     The covariance of a class is drawn towards the common one by
 
-        rho_c = max(shrinkage, 50 / (50 + n_c))
+        rho_c = max(shrinkage, 200 / (200 + n_c))
 
-    The constant, not the number of samples, decides from some nine samples a class on: with 10 to 2,000 images of a
+    The constant, not the number of samples, decides from some thirty samples a class on: with 50 to 4,500 images of a
     class 0.8 to 0.9 was best, found on images held back (docs/accuracy.md).
 
     Parameters
